@@ -383,6 +383,42 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
     )
 
 
+def test_a_pod_at_the_gate_says_which_rollout_it_waits_for(tmp_path: Path, capsys: Capture) -> None:
+    """The page of a pod that a DomainRollout holds has the rollout's domain and reason."""
+    pod = owned("web-0", "apps/v1", "StatefulSet", "web")
+    pod["spec"] = {"schedulingGates": [{"name": "zonewise.io/domain-rollout"}]}
+    pod["status"] = {"phase": "Pending"}
+    message = "StatefulSet web: domain b is updated: 1 of 2 pods are of the newest revision"
+    rollout = {
+        "apiVersion": "zonewise.io/v1alpha1",
+        "kind": "DomainRollout",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"workloadRef": {"kind": "StatefulSet", "name": "web"}},
+        "status": {
+            "domain": "b",
+            "reason": "Updating",
+            "conditions": [
+                {"type": "Progressing", "status": "True", "reason": "Updating", "message": message}
+            ],
+        },
+    }
+    path = tmp_path / "dump.json"
+    path.write_text(with_budgets([NODE, pod, rollout]))
+    page = here(capsys, "explain", "pod", "web-0", "-n", "shop", "-f", path).out.splitlines()
+    assert page == [
+        "Pod shop/web-0 may be disrupted now: it is not running on a node, or is terminating.",
+        "",
+        "It waits at the scheduling gate zonewise.io/domain-rollout for its turn: DomainRollout web"
+        f" is at domain b (Updating): {message}. It starts when a domain lacks a pod of the new"
+        " revision: this one or the next.",
+    ]
+    row = here(capsys, "explain", "pod", "web-0", "-n", "shop", "-f", path, "-o", "json").out
+    assert json.loads(row)["waiting"]["code"] == "Updating"
+    path.write_text(with_budgets([NODE, pod]))
+    page = here(capsys, "explain", "pod", "web-0", "-n", "shop", "-f", path).out.splitlines()
+    assert page[2].endswith("are not known. They say why: kubectl describe domainrollouts.")
+
+
 @pytest.mark.parametrize("name", ["pod/db-0", "pods/db-0", "po/db-0", "Pod/db-0"])
 def test_a_pod_as_kubectl_prints_it(name: str, story: str, capsys: Capture) -> None:
     """The kind may precede the name of a pod; another kind is none of a pod."""
