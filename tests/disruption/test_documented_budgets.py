@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -65,7 +66,7 @@ def test_an_exclusive_scale_down_waits_for_pods_that_nobody_creates() -> None:
     """While a zone has fewer pods than its share none may go; with its share, or if the budget is
     not exclusive, the others' may.
     """
-    spec = {"maxUnavailable": 1, "expectedPods": "ReplicasPerDomain"}
+    spec: dict[str, Any] = {"maxUnavailable": 1, "expectedPods": "ReplicasPerDomain"}
     exclusive = tdb(**per_zone(**spec, crossDomain="Exclusive"))
     uneven = spread(a=4, b=4, c=1)
     waits = namespace_budgets(uneven, exclusive, replicas=6)
