@@ -294,6 +294,7 @@ def test_the_usage_line_is_short(capsys: Capture) -> None:
 def test_type_and_name_in_one_word(word: str, dump: Path, capsys: Capture) -> None:
     """An object may be written as kubectl prints it."""
     assert here(capsys, "explain", word, "-f", dump).out == HINTED
+    assert here(capsys, "explain", "svc", word, "-f", dump).out == HINTED
     both = here(capsys, "explain", word, "api", "-f", dump)
     assert (both.code, both.out) == (2, "")
     assert "there are two names, web and api" in both.sentence()

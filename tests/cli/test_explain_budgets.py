@@ -383,6 +383,52 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
     )
 
 
+def test_a_pod_at_the_gate_says_which_rollout_it_waits_for(tmp_path: Path, capsys: Capture) -> None:
+    """The page of a pod that a DomainRollout holds has the rollout's domain and reason."""
+    pod = owned("web-0", "apps/v1", "StatefulSet", "web")
+    pod["spec"] = {"schedulingGates": [{"name": "zonewise.io/domain-rollout"}]}
+    pod["status"] = {"phase": "Pending"}
+    message = "StatefulSet web: domain b is updated: 1 of 2 pods are of the newest revision"
+    rollout = {
+        "apiVersion": "zonewise.io/v1alpha1",
+        "kind": "DomainRollout",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"workloadRef": {"kind": "StatefulSet", "name": "web"}},
+        "status": {
+            "domain": "b",
+            "reason": "Updating",
+            "conditions": [
+                {"type": "Progressing", "status": "True", "reason": "Updating", "message": message}
+            ],
+        },
+    }
+    path = tmp_path / "dump.json"
+    path.write_text(with_budgets([NODE, pod, rollout]))
+    page = here(capsys, "explain", "pod", "web-0", "-n", "shop", "-f", path).out.splitlines()
+    assert page == [
+        "Pod shop/web-0 may be disrupted now: it is not running on a node, or is terminating.",
+        "",
+        "It waits at the scheduling gate zonewise.io/domain-rollout for its turn: DomainRollout web"
+        f" is at domain b (Updating): {message}. It starts when a domain lacks a pod of the new"
+        " revision: this one or the next.",
+    ]
+    row = here(capsys, "explain", "pod", "web-0", "-n", "shop", "-f", path, "-o", "json").out
+    assert json.loads(row)["waiting"]["code"] == "Updating"
+    path.write_text(with_budgets([NODE, pod]))
+    page = here(capsys, "explain", "pod", "web-0", "-n", "shop", "-f", path).out.splitlines()
+    assert page[2].endswith("are not known. They say why: kubectl describe domainrollouts.")
+
+
+@pytest.mark.parametrize("name", ["pod/db-0", "pods/db-0", "po/db-0", "Pod/db-0"])
+def test_a_pod_as_kubectl_prints_it(name: str, story: str, capsys: Capture) -> None:
+    """The kind may precede the name of a pod; another kind is none of a pod."""
+    page = here(capsys, "explain", "pod", "db-0", "-n", "shop", "-f", story)
+    assert page.code == 0
+    assert here(capsys, "explain", "pod", name, "-n", "shop", "-f", story) == page
+    other = here(capsys, "explain", "pod", "svc/db-0", "-n", "shop", "-f", story)
+    assert "there is no pod svc/db-0 in namespace shop" in other.err
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -390,6 +436,9 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
         ("pdb/app-pdb",),
         ("poddisruptionbudget.policy/app-pdb",),
         ("poddisruptionbudgets", "app-pdb"),
+        ("pdb", "pdb/app-pdb"),
+        ("budget", "poddisruptionbudget.policy/app-pdb"),
+        ("budget", "budget/app-pdb"),
     ],
 )
 def test_a_budget_by_its_kind(words: tuple[str, ...], story: str, capsys: Capture) -> None:
@@ -517,7 +566,13 @@ def test_a_budget_that_never_allows_says_what_its_pods_say(
         budget |= {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
         budget["status"] = {"currentHealthy": 4, "desiredHealthy": needs, "expectedPods": 4}
     page = _page(capsys, tmp_path, budget)
-    sentences = [line for line in page if "never allows a disruption. Change or delete" in line]
+    allows = "it never allows a disruption"
+    if plain and spec != {"minAvailable": 10}:
+        allows = (
+            "it allows a disruption only while there are more pods than requested, as in a rollout"
+            " with surge"
+        )
+    sentences = [line for line in page if f"{allows}. Change or delete" in line]
     assert len(sentences) == 1
     assert sentences[0] in _page(capsys, tmp_path, budget, "pod")
 

@@ -39,6 +39,7 @@ ONE_EACH = per_zone(maxUnavailable=1)
 BUT_A = per_zone(
     term=({"key": ZONE, "operator": "NotIn", "values": ["a"]}, EXISTS), maxUnavailable=0
 )
+ZERO = {"maxUnavailable": 0}
 ALL = {"a": 3, "b": 3, "c": 3}
 
 
@@ -629,6 +630,10 @@ def test_a_budget_that_never_allows_anything_says_so() -> None:
     status = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
     plain = namespace_budgets(spread(a=3, b=3, c=3), pdb(status=status))
     assert "needs all 9 pods it expects" in plain.judge(plain.pods["uid-a-0"], NOW).reason.fix
+    surge = namespace_budgets(spread(a=3, b=3, c=3), pdb(status=status, maxUnavailable=0))
+    fix = surge.judge(surge.pods["uid-a-0"], NOW).reason.fix
+    assert "allows a disruption only while there are more pods than requested" in fix
+    assert "never" not in fix
     waits = namespace_budgets(spread(a=2, b=3, c=3), tdb(**per_zone(maxUnavailable=1)))
     waits.put_pod(pod("a-9", "n-a", ready=False))
     assert "once enough pods are healthy" in waits.judge(waits.pods["uid-a-0"], NOW).reason.fix
@@ -644,6 +649,21 @@ def test_never_is_not_said_while_a_surge_leaves_spare_pods() -> None:
     fix = namespace.judge(namespace.pods["uid-a-0"], NOW).reason.fix
     assert "never" not in fix
     assert "needs all 2 pods of domain a; 1 spare now" in fix
+
+
+@pytest.mark.parametrize(
+    ("spec", "subject"), [(per_zone(maxUnavailable=0), "pod of domain a"), (ZERO, "pod")]
+)
+def test_a_closed_domain_says_what_is_counted(spec: dict[str, Any], subject: str) -> None:
+    """The refusal counts Ready pods of old revisions, and names the domain if there are several."""
+    pods = [pod("a-0", "n-a"), *(pod(f"a-{n}", "n-a", owner="web-2") for n in (1, 2))]
+    namespace = namespace_budgets(
+        pods, tdb(**spec), nodes=zones("a"), owners=deployment(3, revisions=2)
+    )
+    assert namespace.judge(named(namespace, "a-0"), NOW).reason.message == (
+        f"the budget web: no {subject} may be unavailable, and this one is of an old revision: 1"
+        " pod of an old revision is Ready, 3 expected"
+    )
 
 
 def test_a_budget_that_needs_more_pods_than_it_expects_says_how_many() -> None:

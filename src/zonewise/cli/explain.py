@@ -40,6 +40,7 @@ _ALSO = {
 """kubectl's other names for them."""
 _GROUPS = ("", "policy", "zonewise.io")
 _SINGLE = {"services": "service", "svcs": "service", "budgets": "budget", "pods": "pod"}
+_SYNONYMS = {"svc": "service", "pv": "volume"}
 
 
 class _What(click.Choice[str]):
@@ -48,11 +49,27 @@ class _What(click.Choice[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The canonical word, with ``/NAME`` if a name was given."""
         word, slash, name = str(value).partition("/")
-        kind, _, group = word.lower().partition(".")
-        if group in _GROUPS:
-            word = _ALSO.get(kind, kind)
-        choice = super().convert(word, param, ctx)
+        choice = super().convert(_translate(word), param, ctx)
         return f"{_SINGLE.get(choice, choice)}/{name}" if slash else choice
+
+
+def _translate(word: str) -> str:
+    """Our word for one of kubectl's, or the word itself."""
+    kind, _, group = word.lower().partition(".")
+    return _ALSO.get(kind, kind) if group in _GROUPS else word
+
+
+def _drop_kind(what: str, name: str) -> str:
+    """The name without the kind of ``what`` before it, as kubectl prints objects.
+
+    A budget's kind stays, in our word, where ``what`` may be of either kind.
+    """
+    word, slash, bare = name.partition("/")
+    kind = _translate(word)
+    kind = _SINGLE.get(kind, kind)
+    if slash and _SYNONYMS.get(kind, kind) == _SYNONYMS.get(what, what):
+        return bare
+    return f"{kind}/{bare}" if slash and what == "budget" else name
 
 
 def _list_names(ctx: click.Context, _incomplete: str) -> list[str]:
@@ -130,7 +147,7 @@ def command(
     """Explain hints, budgets, DNS names and volumes: what was decided, and why.
 
     WHAT is service, services, budget, budgets, pod, pods, pdb, tdb, name, volume or pvc. TYPE/NAME
-    works as with kubectl: 'explain service/web', 'explain pdb/web'.
+    works as with kubectl: 'explain service/web', 'explain pdb/web', 'explain pod pod/web-0'.
 
     'explain service NAME' shows one Service in full: whether it has hints and why, its zones, its
     endpoints, and what would help. 'explain services' shows a line for each.
@@ -161,6 +178,8 @@ def command(
             raise click.UsageError("a DNS name is missing; give one, for example web.shop.svc")
         gates = decision.gates if decision.gate_flags else None
         return print_name(options, name, client, cluster_domain, gates, files, output)
+    if name:
+        name = _drop_kind(what, name)
     if client is not None:
         raise click.UsageError("--client is for 'explain name'; leave it out")
     if what in _VOLUMES:

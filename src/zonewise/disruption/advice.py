@@ -1,8 +1,10 @@
 """Budgets that allow nothing however healthy their pods are, and what to do about them.
 
 Waiting ends a shortage of healthy pods. It does not help if a budget needs every pod it expects, or
-more: then only spare pods, as a surge creates them, may go. The advice says "never" without a
-condition only where no number of pods would change the limit and nothing is allowed now.
+more: then only spare pods, as a surge creates them, may go. A budget that is counted as a whole
+lets them replace old ones, and the advice says so; one per domain closes it to updates. The advice
+says "never" without a condition only where no number of pods would change the limit and nothing is
+allowed now.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ def describe_domain(name: str) -> str:
     return "all domains" if name == ALL_DOMAINS else f"domain {name}" if name else "no domain"
 
 
+def format_pods(count: int) -> str:
+    """A number of pods in words."""
+    return "1 pod" if count == 1 else f"{count} pods"
+
+
 def advise_on_domain(state: BudgetState, name: str) -> str:
     """What to do if a pod of a domain may not be disrupted; "" if it helps to wait."""
     budget, domain = state.budget, state.domains[name]
@@ -42,7 +49,7 @@ def advise_on_domain(state: BudgetState, name: str) -> str:
         if not state.allowed(name):
             return ""
         return (
-            f"{budget.kind} {budget.name} needs all {_format_pods(domain.expected)} of"
+            f"{budget.kind} {budget.name} needs all {format_pods(domain.expected)} of"
             f" {domain_text}; {spare} spare now. Change or delete the budget if pods of an old"
             " revision are to go."
         )
@@ -57,7 +64,7 @@ def advise_on_domain(state: BudgetState, name: str) -> str:
     return _advise_never(
         budget,
         needs,
-        fewer="" if always_zero else f"with {_format_pods(domain.expected)} ",
+        fewer="" if always_zero else f"with {format_pods(domain.expected)} ",
         location_text=where if elsewhere else "",
     )
 
@@ -90,7 +97,7 @@ def advise_on_plain_budget(budget: Budget) -> str:
     return _advise_never(
         budget,
         _describe_need(status.desired_healthy, status.expected_pods, ""),
-        fewer="" if always_zero else f"with {_format_pods(status.expected_pods)} ",
+        fewer="" if always_zero else f"with {format_pods(status.expected_pods)} ",
     )
 
 
@@ -131,19 +138,21 @@ def explain_overlap(budget: Budget, others: Sequence[Budget]) -> Reason:
     )
 
 
-def _format_pods(count: int) -> str:
-    return "1 pod" if count == 1 else f"{count} pods"
-
-
 def _describe_need(desired: int, expected: int, location_text: str) -> str:
     if desired == expected:
-        return f"all {_format_pods(expected)} it expects{location_text} to be healthy"
+        return f"all {format_pods(expected)} it expects{location_text} to be healthy"
     return f"{desired} healthy pods{location_text} and expects {expected}"
 
 
 def _advise_never(budget: Budget, needs: str, *, fewer: str, location_text: str = "") -> str:
     more = ", or run more pods" if fewer else ""
+    allows = f"{fewer}it never allows a disruption{location_text}"
+    if not fewer and (budget.undivided or budget.plain is not None):
+        allows = (
+            "it allows a disruption only while there are more pods than requested, as in a rollout"
+            " with surge"
+        )
     return (
-        f"Waiting does not help: {budget.kind} {budget.name} needs {needs}, so {fewer}it never"
-        f" allows a disruption{location_text}. Change or delete the budget{more}."
+        f"Waiting does not help: {budget.kind} {budget.name} needs {needs}, so {allows}. Change or"
+        f" delete the budget{more}."
     )

@@ -45,6 +45,7 @@ from zonewise.disruption.advice import (
     advise_on_plain_budget,
     advise_on_several_plain,
     describe_domain,
+    format_pods,
 )
 from zonewise.disruption.budget import Budget, BudgetKey
 from zonewise.disruption.budget_state import NO_GRANTS, BudgetState, DomainGrants
@@ -268,11 +269,7 @@ class VerdictRound:
             if is_pod_ready(pod) or (evicting and not budget.always_allow):
                 message = str(state.blocking_reason).rstrip(".")
         elif self._is_closed(budget, state, counted, evicting):
-            message = (
-                f"no pod of {describe_domain(counted.domain)} may be unavailable, and this one"
-                f" is of an old revision: {state.outdated(counted.domain)} such pods are"
-                f" Ready, {domain.expected} expected"
-            )
+            message = _explain_closed(state, counted.domain)
         elif is_pod_ready(pod):
             message = _explain_shortage(state, counted.domain)
         elif evicting and not budget.always_allow:
@@ -385,6 +382,17 @@ def _explain_shortage(state: BudgetState, name: str) -> str:
     if other is not None:
         return f"one domain at a time, and {describe_domain(other)} lacks a healthy pod"
     return _describe_shortage(state, name)
+
+
+def _explain_closed(state: BudgetState, name: str) -> str:
+    """Why a pod of an old revision may not go: its domain is closed to updates."""
+    where = "" if name == ALL_DOMAINS else f" of {describe_domain(name)}"
+    outdated = state.outdated(name)
+    return (
+        f"no pod{where} may be unavailable, and this one is of an old revision:"
+        f" {format_pods(outdated)} of an old revision {'is' if outdated == 1 else 'are'} Ready,"
+        f" {state.domains[name].expected} expected"
+    )
 
 
 def _describe_shortage(state: BudgetState, name: str) -> str:

@@ -14,7 +14,11 @@ import msgspec
 
 from zonewise.api.errors import ParseError
 from zonewise.api.meta import Object
-from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
+from zonewise.api.objects.budgets import (
+    DisruptionLedger,
+    DomainRollout,
+    TopologyDisruptionBudget,
+)
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import is_pod_active
@@ -29,6 +33,7 @@ from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.grouping import ALL_DOMAINS
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import OwnerKey, ScaleOwner, owner_of
+from zonewise.disruption.rollouts.waiting import explain_waiting
 from zonewise.disruption.verdict import DisruptionVerdict
 from zonewise.explain.budget_answers import BudgetAnswer, collect_answers
 from zonewise.explain.cluster import DEFAULT_NAMESPACE
@@ -100,6 +105,8 @@ class PodReport:
     verdict: DisruptionVerdict
     answers: tuple[BudgetAnswer, ...]
     """What every budget that covers it says."""
+    waiting: Reason | None = None
+    """What it waits for at our scheduling gate."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -109,6 +116,7 @@ class PodReport:
             "allowed": self.verdict.allowed,
             "charged": self.verdict.charged,
             "reason": self.verdict.reason.to_dict(),
+            "waiting": None if self.waiting is None else self.waiting.to_dict(),
             "blockers": [
                 {"budget": blocker.budget, "kind": blocker.kind, "domain": blocker.domain}
                 for blocker in self.verdict.blockers
@@ -132,6 +140,7 @@ class BudgetCluster:
     ``now`` is the time by which grants expire. For a dump it is the latest moment in it, so that
     its report does not change with time. If that moment is recent by ``clock``, the clock is used:
     a grant that has expired by it had expired in the dump, or has by the time the report is used.
+    ``rollouts`` are None if they are not known.
     """
 
     def __init__(
@@ -142,10 +151,12 @@ class BudgetCluster:
         budgets: Iterable[TopologyDisruptionBudget | PodDisruptionBudget],
         owners: Iterable[Object | Unstructured],
         ledgers: Iterable[DisruptionLedger] = (),
+        rollouts: Iterable[DomainRollout] | None = (),
         now: float | None = None,
         clock: float | None = None,
     ) -> None:
         self.budgets_cache = BudgetsCache()
+        self._rollouts = None if rollouts is None else tuple(map(_default_namespace, rollouts))
         nodes, pods, ledgers = tuple(nodes), tuple(pods), tuple(ledgers)
         without_namespace = [owner_of(node) for node in nodes]
         for node in nodes:
@@ -202,7 +213,12 @@ class BudgetCluster:
     def _report_pod(self, namespace_budgets: NamespaceBudgets, pod: Pod) -> PodReport:
         verdict = namespace_budgets.judge(pod, self.now)
         answers = collect_answers(namespace_budgets, pod, verdict)
-        return PodReport(pod.metadata.name, pod.metadata.namespace, verdict, answers)
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        rollouts = self._rollouts and [
+            rollout for rollout in self._rollouts if rollout.metadata.namespace == namespace
+        ]
+        waiting = explain_waiting(pod, rollouts, namespace_budgets.owners)
+        return PodReport(name, namespace, verdict, answers, waiting)
 
     def _report_budget(self, namespace_budgets: NamespaceBudgets, budget: Budget) -> BudgetReport:
         if budget.plain is not None:

@@ -75,6 +75,9 @@ def _render_pod(report: PodReport) -> list[str]:
     verdict = report.verdict
     can = "may be disrupted now" if verdict.allowed else "may not be disrupted now"
     lines = [f"Pod {report.namespace}/{report.pod} {can}: {_explain_verdict(report)}."]
+    if report.waiting is not None:
+        waits = _say_it(report, str(report.waiting)).rstrip(".")
+        lines += ["", f"{waits[0].upper()}{waits[1:]}."]
     codes = {answer.answer for answer in report.answers}
     if verdict.reason.code != FREE and codes - {AnswerCode.ALLOWS}:
         heads = ["BUDGET", "KIND", "DOMAIN", "ANSWER", "WHY"]
@@ -100,7 +103,12 @@ def _explain_verdict(report: PodReport) -> str:
             "budget that covers it agrees" if len(allowing) == 1 else "budgets that cover it agree"
         )
         return f"the {agree} ({names})"
-    subject, message = f"pod {report.pod} ", verdict.reason.message
+    return _say_it(report, verdict.reason.message)
+
+
+def _say_it(report: PodReport, message: str) -> str:
+    """A sentence on the pod, without the name that the page begins with."""
+    subject = f"pod {report.pod} "
     return f"it {message.removeprefix(subject)}" if message.startswith(subject) else message
 
 

@@ -96,6 +96,21 @@ async def test_a_budget_of_the_rollout_leaves_drains_alone() -> None:
         assert budget.metadata.controller.kind == "DomainRollout"
 
 
+async def test_a_new_rollout_reports_when_its_pods_are_counted() -> None:
+    """A rollout of running pods is up to date only when its budget is counted, and its event has
+    the number of the pods.
+    """
+    async with whole([*NodeLayout().nodes(), workload("Deployment")]) as cluster:
+        await begin(cluster, "Deployment")
+        await asyncio.sleep(5)
+        events = await cluster.client.list(Event, "default")
+        notes = [event.note for event in events if event.regarding.kind == "DomainRollout"]
+        assert notes == [
+            "Deployment foo: its budget is being counted",
+            "Deployment foo: all 6 pods are of the newest revision",
+        ]
+
+
 async def test_a_statefulset_shrinks_under_its_rollout() -> None:
     """The highest ordinals of a StatefulSet that shrinks during its rollout are deleted, whatever
     their zone: a scale-down is no update.
@@ -156,6 +171,7 @@ async def test_a_rollback_takes_the_newest_zone_first(kind: str, strategy: Obj) 
     async with whole([*NodeLayout().nodes(), workload(kind, strategy=strategy)]) as cluster:
         await begin(cluster, kind, pauseSeconds=60, **ORDER)
         await update(cluster, kind)
+        await until(cluster, lambda item: not complete(item), within=30)
         await until(cluster, lambda item: state(item, "c") == "Done")
         zones = Zones(cluster)
         await update(cluster, kind, "c:1")

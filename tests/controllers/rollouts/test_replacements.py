@@ -150,10 +150,11 @@ async def test_without_room_it_waits_and_says_so() -> None:
         item = await until(cluster, lambda item: item.status.reason == "NoRoomInDomain")
         (condition,) = [each for each in item.status.conditions if each.type == "Progressing"]
         assert condition.status == "False"
-        assert condition.message.startswith(
-            "Deployment foo: 2 pods wait for room in domain b: 0/9 nodes are available: "
+        assert condition.message == (
+            "Deployment foo: 2 pods wait for room in domain b: 0/3 nodes are available: 3"
+            " Insufficient cpu. It continues when a node of that domain has room: add one, or set"
+            " maxSurge: 0 and a maxUnavailable, so that old pods make room."
         )
-        assert "3 Insufficient cpu" in condition.message
         version = (await get_rollout(cluster)).metadata.resource_version
         pods = {pod.metadata.uid for pod in await cluster.client.list(Pod, "default")}
         await asyncio.sleep(600)
@@ -190,6 +191,7 @@ async def test_pods_that_wait_survive_a_restart(tmp_path: Path) -> None:
         await begin(cluster, "Deployment", paused=True)
         await update(cluster, "Deployment")
         await true(lambda: len(waiting(cluster)) == 6, within=60)
+        await until(cluster, lambda item: item.status.reason == "Paused")
     async with whole([], folder=tmp_path) as cluster:
         await cluster.client.patch(
             DomainRollout, "foo", "default", {"spec": {"paused": False, **ORDER}}

@@ -150,6 +150,10 @@ def test_nothing_is_sent_where_it_has_no_room() -> None:
         " cpu"
     )
     assert result.reason.numbers == {"waiting": 2}
+    assert result.reason.fix == (
+        "It continues when a node of that domain has room: add one, or set maxSurge: 0 and a"
+        " maxUnavailable, so that old pods make room."
+    )
 
 
 def test_an_outage_costs_no_capacity() -> None:

@@ -12,6 +12,7 @@ from zonewise.api import (
     DaemonSet,
     Deployment,
     DisruptionLedger,
+    DomainRollout,
     Node,
     Pod,
     PodDisruptionBudget,
@@ -50,7 +51,14 @@ from zonewise.runtime.cache.snapshot import Snapshot
 
 _OWNERS: tuple[type[Any], ...] = (Deployment, ReplicaSet, StatefulSet, DaemonSet)
 _BUDGETS: dict[str, type[Any]] = {"tdb": TopologyDisruptionBudget, "pdb": PodDisruptionBudget}
-_KINDS: tuple[type[Any], ...] = (Node, Pod, DisruptionLedger, *_OWNERS, *_BUDGETS.values())
+_KINDS: tuple[type[Any], ...] = (
+    Node,
+    Pod,
+    DisruptionLedger,
+    DomainRollout,
+    *_OWNERS,
+    *_BUDGETS.values(),
+)
 
 
 def print_budgets(
@@ -167,6 +175,7 @@ def _make_cluster(
         budgets=[*snapshot.all(TopologyDisruptionBudget), *pdbs],
         owners=[*(item for kind in _OWNERS for item in snapshot.all(kind)), *others],
         ledgers=list_readable(snapshot, DisruptionLedger) or (),  # without them nothing is granted
+        rollouts=None if snapshot.lacks(DomainRollout) else list_readable(snapshot, DomainRollout),
         now=now,
         clock=time.time(),
     )

@@ -44,12 +44,6 @@ from zonewise.storage.domains import DomainLabels, short_name
 CONFIG = ("zonewise-system", "csi")
 STATUS = ("zonewise-system", "csi-takeover")
 FILE = "config.json"
-WRITTEN = {
-    "volume": ("pv", "persistentvolume", "persistentvolumes", "volume"),
-    "pvc": ("pvc", "persistentvolumeclaim", "persistentvolumeclaims"),
-}
-"""Kinds that may precede the name, as kubectl prints it."""
-
 NOTES = 5
 """How many events of a claim are shown, the latest."""
 
@@ -62,9 +56,6 @@ def print_volume(
     options: Options, what: str, name: str, files: Sequence[str], output: str | None
 ) -> None:
     """Print the report of a claim or a volume."""
-    kind, _, bare = name.rpartition("/")
-    if kind.lower() in WRITTEN[what]:
-        name = bare
     if files:
         snapshot, _ = require_single(tuple(read_dumps(files)))
     else:

@@ -52,7 +52,12 @@ from zonewise.disruption.rollouts.derived_budget import (
     limit_budget_name,
     open_domain_of,
 )
-from zonewise.disruption.rollouts.plan import DomainPlan, RolloutView, plan_rollout
+from zonewise.disruption.rollouts.plan import (
+    DomainPlan,
+    RolloutView,
+    plan_rollout,
+    uncounted_reason,
+)
 from zonewise.disruption.rollouts.replacements import label_of
 from zonewise.disruption.rollouts.status import rollout_status, status_patch
 from zonewise.disruption.rollouts.victims import blocked_reason, choose_victims, find_refusal
@@ -244,7 +249,14 @@ class RolloutsController:
         key = (TOPOLOGY_BUDGET, namespace, derived_budget_name(item))
         limit_key = (TOPOLOGY_BUDGET, namespace, limit_budget_name(item))
         if key not in budgets.budgets or limit_key not in budgets.budgets:
-            return RolloutView(rollout=item, workload=workload, budget_counted=False, now=now)
+            # Its pods are not known before: "all 0 are of the newest revision" would be wrong.
+            return RolloutView(
+                rollout=item,
+                workload=workload,
+                budget_counted=False,
+                blocking_reason=uncounted_reason(workload),
+                now=now,
+            )
         standing, counts = budgets.state_and_counts(limit_key)
         if standing.blocking_reason is None:
             standing, counts = budgets.state_and_counts(key)

@@ -108,7 +108,7 @@ class Replacements:
         labels = labels_of(view.rollout, nodes.values())
         budgets = self._budgets_cache.get_or_create(view.rollout.metadata.namespace)
         view = with_even_budgets(view, budgets)
-        with Reservations(await self._room.open(), labels, sent) as reservations:
+        with Reservations(await self._room.open(), labels, sent, nodes) as reservations:
             placements = place_replacements(view, plan, nodes, reservations.find_obstacle)
         for pod, domain in placements.released:
             await self._release(view.rollout.key, pod, labels, domain)

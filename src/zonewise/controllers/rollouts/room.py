@@ -10,16 +10,22 @@ never sent to the last place. Volumes are not known here: pods with claims are n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Self
 
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Namespace, Node
 from zonewise.api.objects.pod import Pod
+from zonewise.disruption.grouping import NO_DOMAIN, with_new_keys
 from zonewise.disruption.rollouts.replacements import confine
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.process.turns import in_slices
 from zonewise.scheduling.cluster import SchedulerCluster
+from zonewise.scheduling.decision import (
+    PREEMPTION_PREFIX,
+    SchedulingDecision,
+    format_none_available,
+)
 
 PODS_PER_SLICE = 200
 
@@ -82,24 +88,46 @@ class Reservations:
     """
 
     def __init__(
-        self, cluster: SchedulerCluster, labels: tuple[str, ...], sent: Iterable[Pod]
+        self,
+        cluster: SchedulerCluster,
+        labels: tuple[str, ...],
+        sent: Iterable[Pod],
+        nodes: Mapping[str, Node],
     ) -> None:
         self._cluster = cluster
         self._labels = labels
+        self._nodes = nodes
         self._assumed: list[Key] = []
         self.stranded = [pod for pod in sent if self._reserve(pod)]
 
     def find_obstacle(self, pod: Pod, domain: str) -> str:
         """Why a pod could not be scheduled in a domain; empty if it could."""
-        return self._reserve(confine(pod, self._labels, domain))
+        return self._reserve(confine(pod, self._labels, domain), domain)
 
-    def _reserve(self, pod: Pod) -> str:
+    def _reserve(self, pod: Pod, domain: str | None = None) -> str:
         decision = self._cluster.decide(pod)
         if decision.node:
             self._cluster.assume(pod, decision.node)
             self._assumed.append(pod.key)
             return ""
-        return "" if decision.preemption is not None else decision.message
+        return "" if decision.preemption is not None else self._explain(decision, domain)
+
+    def _explain(self, decision: SchedulingDecision, domain: str | None) -> str:
+        """The scheduler's message, of the nodes of the domain alone, without preemption.
+
+        That the others are not of the domain is no news to who asked for it.
+        """
+        refusals = [
+            refusal
+            for name, refusal in decision.refusals.items()
+            if name in self._nodes and self._domain_of(self._nodes[name]) == domain
+        ]
+        if refusals:
+            return format_none_available(len(refusals), refusals)
+        return decision.message.partition(PREEMPTION_PREFIX)[0].rstrip()
+
+    def _domain_of(self, node: Node) -> str:
+        return with_new_keys(node.metadata.labels).get(self._labels[0], NO_DOMAIN)
 
     def __enter__(self) -> Self:
         return self

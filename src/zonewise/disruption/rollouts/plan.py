@@ -131,7 +131,7 @@ def plan_rollout(view: RolloutView) -> DomainPlan:
         return DomainPlan(reason=_completion_reason(view), finished_at=finished_at)
     later_domains = [name for name in order if name != target]
     plan = DomainPlan(
-        reason=_reason(view, PREPARING, "its budget is being counted"),
+        reason=uncounted_reason(view.workload),
         current_domain=current,
         next_domain=target if current is None else next(iter(later_domains), None),
         rolling_back=rolling_back,
@@ -168,6 +168,11 @@ def plan_rollout(view: RolloutView) -> DomainPlan:
         rolling_back=rolling_back,
         finished_at=finished_at,
     )
+
+
+def uncounted_reason(workload: RolledWorkload) -> Reason:
+    """Why nothing is open, and nothing is known, before the derived budget is counted."""
+    return _workload_reason(workload, PREPARING, "its budget is being counted")
 
 
 def _with_nothing_open(
@@ -331,7 +336,17 @@ def _reason(
     numbers: Mapping[str, int] | None = None,
 ) -> Reason:
     assert view.workload is not None
-    workload = view.workload
+    return _workload_reason(view.workload, code, text, fix=fix, numbers=numbers)
+
+
+def _workload_reason(
+    workload: RolledWorkload,
+    code: str,
+    text: str,
+    *,
+    fix: str = "",
+    numbers: Mapping[str, int] | None = None,
+) -> Reason:
     return Reason(
         code=code,
         message=f"{workload.kind} {workload.name}: {text}",

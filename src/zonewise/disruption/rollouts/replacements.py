@@ -386,11 +386,17 @@ def _no_room_reason(view: RolloutView, plan: DomainPlan, obstacles: list[str]) -
     assert view.workload is not None
     workload, waiting = view.workload, len(obstacles)
     pods = "a pod waits" if waiting == 1 else f"{waiting} pods wait"
+    # Kubernetes requires that one of maxSurge and maxUnavailable is not 0.
+    instead = (
+        ", or set maxSurge: 0 and a maxUnavailable, so that old pods make room"
+        if workload.kind == DEPLOYMENT
+        else ""
+    )
     return Reason(
         code=NO_ROOM,
         message=f"{workload.kind} {workload.name}: {pods} for room in domain {plan.open_domain}:"
         f" {obstacles[0].rstrip('.')}",
         object=workload.object,
         numbers={"waiting": waiting},
-        fix="It continues when a node of that domain has room.",
+        fix=f"It continues when a node of that domain has room: add one{instead}.",
     )

@@ -92,6 +92,11 @@ async def test_an_eviction_needs_every_budget_of_its_pod() -> None:
         assert await counts(cluster, "most") == (6, 4, 4, 0)
         with pytest.raises(TooManyRequests) as caught:
             await cluster.client.evict(pods(cluster)[0].metadata.name, "default")
+        assert caught.value.status.message == (
+            "Cannot evict pod as it would violate the pod's disruption budget. The disruption"
+            " budget least: needs 4 healthy pods and has 4. The disruption budget most: needs 4"
+            " healthy pods and has 4."
+        )
         details = caught.value.status.details
         assert details is not None and details.causes is not None
         assert [cause.message for cause in details.causes] == [

@@ -20,7 +20,7 @@ from zonewise.api.errors import (
 )
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod import Pod, PodCondition, PodStatus
-from zonewise.embedded.components.workloads.removal import Removal, RemovalMode
+from zonewise.embedded.components.workloads.removal import Removal, RemovalMode, RemovalRefusal
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response
 
@@ -126,6 +126,8 @@ async def test_a_refusal_says_why() -> None:
     server = Server(lambda name: TooManyRequests(status))
     (refusal,) = (await removal(server, Clock()).remove("w", [pod("a")], 1)).refused
     assert refusal.message == "Cannot evict pod. The disruption budget web needs 2."
+    status = Status(code=429, message=refusal.message, details=status.details)
+    assert RemovalRefusal(refusal.pod, TooManyRequests(status)).message == refusal.message
 
 
 async def test_each_round_begins_with_another_pod() -> None:

@@ -9,6 +9,11 @@ the budget: of two evictions for the last allowed disruption one gets it, the ot
 is refused. What was charged is written as ``disruptedPods``, so the budget's controller does not
 count the pod twice. A budget whose controller has not processed its latest spec allows nothing yet.
 
+kubectl prints the message of a refusal and not its causes. So where the gate answers, the message
+goes on after Kubernetes' own sentence and names every budget that refuses. What is refused by
+Kubernetes' rules has exactly the answer that Kubernetes gives, with the budget among the causes:
+scripts that were written for it work on both.
+
 A pod that is not charged is deleted at the version that was checked: if a Pending one runs
 meanwhile it is checked again, if an unready one changes meanwhile the client has to retry.
 """

@@ -210,7 +210,8 @@ def over_budget(message: str, reason: str, retry_after: int = 0) -> TooManyReque
 
 
 def over_budgets(message: str, reasons: Sequence[str]) -> TooManyRequests:
-    """Several disruption budgets do not allow it now."""
+    """Several disruption budgets do not allow it now; the message has the causes, too."""
+    message = " ".join((message, *(f"{reason.rstrip('.')}." for reason in reasons)))
     causes = tuple(StatusCause(reason="DisruptionBudget", message=reason) for reason in reasons)
     return TooManyRequests(_status(429, "TooManyRequests", message, causes=causes))
 

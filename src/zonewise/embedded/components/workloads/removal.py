@@ -61,10 +61,11 @@ class RemovalRefusal:
 
     @property
     def message(self) -> str:
-        """The server's message, with the causes that name the budget."""
+        """The server's message, with the causes that name the budget if it does not."""
+        message = str(self.error)
         details = self.error.details if isinstance(self.error, ApiError) else None
         causes = [cause.message for cause in (details and details.causes) or ()]
-        return " ".join((str(self.error), *causes))
+        return " ".join((message, *(cause for cause in causes if cause not in message)))
 
 
 @dataclass(frozen=True, slots=True)
