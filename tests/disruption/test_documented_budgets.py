@@ -62,16 +62,15 @@ def test_without_exists_the_zones_are_one_domain(operator: str, zone: str) -> No
     assert code(namespace, f"{zone}-0") == "Blocked"
 
 
-def test_an_exclusive_scale_down_waits_for_pods_that_nobody_creates() -> None:
+def test_exclusive_even_shares_wait_for_pods_that_nobody_creates() -> None:
     """While a zone has fewer pods than its share none may go; with its share, or if the budget is
-    not exclusive, the others' may.
+    not exclusive, others' may.
     """
     spec: dict[str, Any] = {"maxUnavailable": 1, "expectedPods": "ReplicasPerDomain"}
     exclusive = tdb(**per_zone(**spec, crossDomain="Exclusive"))
-    uneven = spread(a=4, b=4, c=1)
-    waits = namespace_budgets(uneven, exclusive, replicas=6)
+    waits = namespace_budgets(spread(a=4, b=4, c=1), exclusive, replicas=9)
     assert allowed(waits) == {"a": 0, "b": 0, "c": 0}
-    replaced = namespace_budgets(spread(a=3, b=4, c=2), exclusive, replicas=6)
-    assert allowed(replaced) == {"a": 2, "b": 3, "c": 1}
-    independent = namespace_budgets(uneven, tdb(**per_zone(**spec)), replicas=6)
-    assert allowed(independent) == {"a": 3, "b": 3, "c": 0}
+    replaced = namespace_budgets(spread(a=3, b=3, c=3), exclusive, replicas=9)
+    assert allowed(replaced) == {"a": 1, "b": 1, "c": 1}
+    independent = namespace_budgets(spread(a=4, b=4, c=1), tdb(**per_zone(**spec)), replicas=9)
+    assert allowed(independent) == {"a": 2, "b": 2, "c": 0}
