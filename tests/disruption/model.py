@@ -90,20 +90,18 @@ def numbers(case: Case) -> dict[str, dict[str, int | None]]:
     for name in names:
         amount = whole(case.limit, expected[name])
         desired = amount if case.at_least else max(0, expected[name] - amount)
-        allowed: int | None = max(0, healthy.get(name, 0) - min(desired, expected[name]))
+        spare = healthy.get(name, 0) - min(desired, expected[name])
         if case.exclusive and short - {name}:
             surplus = min(
                 healthy.get(name, 0) - expected[name], sum(healthy.values()) - case.replicas
             )
-            allowed = max(0, min(allowed, surplus)) if case.per_domain else 0
-        if name in case.open:
-            allowed = None
+            spare = min(spare, surplus if case.per_domain else 0)
         out[name] = {
             "present": present.get(name, 0),
             "expected": expected[name],
             "desired": desired,
             "healthy": healthy.get(name, 0),
-            "allowed": allowed,
+            "allowed": None if name in case.open else max(0, spare),
         }
     return out
 

@@ -22,8 +22,8 @@ and the pods in no domain are one more.
 
 A granted pod that still exists is not healthy. ``Exclusive`` budgets allow nothing in a domain
 while another one lacks a healthy pod; with even shares (``ReplicasPerDomain``) still what a domain
-and all of them have beyond what is expected. Grants are subtracted from the count (``with_grants``),
-because they change with every decision and the count only with the cluster.
+and all of them have beyond what is expected. Grants are subtracted from the count
+(``with_grants``), because they change with every decision and the count only with the cluster.
 """
 
 from __future__ import annotations
