@@ -223,7 +223,9 @@ def test_advice_keeps_the_host_as_the_only_key(changed: Item, port: str, advice:
     """
     keyed = {"zonewise.io/topology-keys": HOST}
     checked = {"zonewise.io/health-check-node-port": port} if port else {}
-    located = [node(f"n-{zone}", zone, **{HOST: f"n-{zone}"}) for zone in "ab"]
+    located = [node(f"n-{zone}", zone) for zone in "ab"]
+    for item in located:
+        item["metadata"]["labels"][HOST] = item["metadata"]["name"]
     body: Item = {"clusterIP": "10.96.0.1", "ports": [PORT]} | changed
     web = service(annotations=keyed | checked, **body)
     fix = explain([*located, web, piece(HERE)]).primary.reason.fix

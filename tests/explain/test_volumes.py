@@ -216,7 +216,7 @@ def test_a_class_that_names_an_unknown_pool_is_the_first_answer() -> None:
         "metadata": {"name": "p", "namespace": "shop"},
         "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
     }
-    wrong = {"parameters": {"topologyConstrainedPools": pools}}
+    wrong: dict[str, Any] = {"parameters": {"topologyConstrainedPools": pools}}
     late = {"zonal": storage_class(**wrong)}
     at_once = {"zonal": storage_class("Immediate", **wrong)}
     reasons = {
