@@ -122,6 +122,19 @@ def test_many(dump: Path, capsys: Capture) -> None:
     assert [entry["service"] for entry in json.loads(result.out)] == ["web"]
 
 
+@pytest.mark.parametrize(
+    ("word", "like"), [("servce", "service"), ("Budgest/web", "budget"), ("nmae", "name")]
+)
+def test_a_misspelled_word_is_answered_with_the_one_that_is_meant(
+    capsys: Capture, word: str, like: str
+) -> None:
+    """The error names the nearest word that is known; a word like none of them gets all words."""
+    refused = here(capsys, "explain", word)
+    assert refused.code == 2
+    assert refused.sentence().endswith(f' explain {like}"?')
+    assert "'pvc'" in here(capsys, "explain", "xyzzy").sentence()
+
+
 def test_formats(dump: Path, capsys: Capture) -> None:
     """JSON, a line of JSON and YAML have the same content."""
     call = ("explain", "service", "web", "-f", dump, "-o")

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.system
 
 
 async def test_a_live_cluster(tmp_path: Path) -> None:
-    """The objects of a cluster are explained as a dump of them would be."""
+    """The objects of a cluster are explained as a dump of them would be; a namespace that does not
+    exist is an error, and an empty one is not.
+    """
     server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
     await server.start(0)
     client = server.connect("test")
@@ -41,11 +43,19 @@ async def test_a_live_cluster(tmp_path: Path) -> None:
             await asyncio.to_thread(apart, tmp_path, "explain", what, *call[2:], "-n", "elsewhere")
             for what in ("service", "budget")
         ]
+        nowhere = [
+            await asyncio.to_thread(apart, tmp_path, "explain", what, *call[5:], "-n", name)
+            for what in ("services", "budgets", "pods")
+            for name in ("shpo", "kube-system")
+        ]
     finally:
         await server.close()
     assert [result.code for result in missed] == [1, 1]
     assert missed[0].sentence().endswith("; there is one in namespace default: add -n default")
     assert missed[1].sentence().endswith("; there is one in namespace default: add -n default")
+    for missing, empty in zip(nowhere[::2], nowhere[1::2], strict=True):
+        assert (missing.code, empty.code) == (1, 0)
+        assert missing.sentence().startswith("error: there is no namespace shpo; give one")
     assert (result.code, result.err) == (0, "")
     report = json.loads(result.out)
     assert report["hinted"] is True

@@ -65,8 +65,9 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str], arguments: tuple[
 
 @pytest.mark.parametrize("name", [name for name in ENTRIES if not name.startswith("_")])
 def test_every_flag_is_explained(name: str) -> None:
-    """No flag is hidden, and each has a sentence."""
+    """No flag is hidden, and each has a sentence; each example says what it does."""
     command = import_module(ENTRIES[name].module).command
+    assert [line for line in command.examples if not line.partition("#")[2].strip()] == []
     for option in command.params:
         if isinstance(option, click.Option):
             assert not option.hidden, option.opts

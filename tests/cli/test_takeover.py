@@ -174,9 +174,11 @@ def test_the_status_of_the_controller(tmp_path: Path) -> None:
         )
         # While the configuration is wrong only the controller's status is known, cut to some lines.
         away = {"reason": "AwayFromHome", "message": "pod x is away", "object": "Pod/n/x"}
+        strayed = {"reason": "AwayFromHome", "message": "pod y is away", "object": "Pod/n/y"}
+        strayed |= {"fix": "Delete it."}
         status |= {
             "automatic": [hold],
-            "awayFromHome": [away],
+            "awayFromHome": [strayed, away, strayed | {"message": "pod z is away"}],
             "furtherAwayFromHome": 6,
             "furtherWarnings": 2,
         }
@@ -188,7 +190,10 @@ def test_the_status_of_the_controller(tmp_path: Path) -> None:
         done = takeover(folder, "status")
         assert done.code == 1
         assert "automatic: a waits" in done.out
-        assert "away from home: 7\n  pod x is away\n  … and 6 more\n" in done.out
+        assert (
+            "away from home: 9\n  pod y is away\n  pod z is away\n    Delete it.\n"
+            "  pod x is away\n  … and 6 more\n"
+        ) in done.out
         assert "warning: and 2 more" in done.err
         assert parse_output(takeover(folder, "status", "-o", "json"))["furtherAwayFromHome"] == 6
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.embedded.virtual_cluster import until
+from tests.embedded.volume_cluster import living, pods
 from tests.embedded.whole_cluster import settled, whole
 
-from zonewise.api import Pod, TopologyDisruptionBudget
+from zonewise.api import Pod, StatefulSet, TopologyDisruptionBudget
 from zonewise.api.errors import Forbidden, NotFound, TooManyRequests
-from zonewise.embedded.built_in import NOT_CALLED, NOT_DELETED
+from zonewise.embedded.built_in import NOT_CALLED, NOT_DELETED, NOT_RUN
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.install.csi import CsiInstallation, render_csi
 from zonewise.install.installation import Installation
 from zonewise.install.manifests import render_manifests
 
@@ -91,8 +95,9 @@ async def test_an_embedded_cluster_needs_no_installation() -> None:
         await settled(cluster)
         warned = await apply(cluster, printed)
         hooks = {"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"}
-        assert set(warned) == hooks
-        assert all(NOT_CALLED in text for text in warned.values())
+        assert set(warned) == hooks | {"Deployment"}
+        assert all(NOT_CALLED in warned[kind] for kind in hooks)
+        assert NOT_RUN in warned["Deployment"]
         with pytest.raises(TooManyRequests, match="disruption budget"):
             await evicted(cluster)
         protected = set()
@@ -115,3 +120,29 @@ async def test_an_embedded_cluster_needs_no_installation() -> None:
         await cluster.client.patch(TopologyDisruptionBudget, budget.metadata.name, "shop", opened)
         await settled(cluster)
         await evicted(cluster)
+
+
+async def test_the_driver_of_volumes_is_not_installed_beside_the_one_that_is_built_in(
+    tmp_path: Path,
+) -> None:
+    """The manifests of the CSI driver are accepted with a warning that their pods run nothing, and
+    deleting them leaves the CSIDriver and its namespace, so that volumes are made as before.
+    """
+    printed = [
+        item
+        for item in render_csi(CsiInstallation(image="zonewise"))
+        if item["kind"] in ("Namespace", "CSIDriver", "ConfigMap", "Deployment", "DaemonSet")
+    ]
+    async with living(tmp_path) as cluster:
+        await until(lambda: len(pods(cluster)) == 3)
+        warned = await apply(cluster, printed)
+        assert set(warned) == {"Deployment", "DaemonSet"}
+        assert all(NOT_RUN in text for text in warned.values())
+        for item in printed:
+            if item["kind"] in ("CSIDriver", "Namespace"):
+                with pytest.raises(Forbidden, match=NOT_DELETED):
+                    await cluster.client.raw("DELETE", path_of(cluster, item))
+            else:
+                await cluster.client.raw("DELETE", path_of(cluster, item))
+        await cluster.client.patch(StatefulSet, "db", "default", {"spec": {"replicas": 4}})
+        await until(lambda: len(pods(cluster)) == 4)

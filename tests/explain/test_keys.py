@@ -15,6 +15,7 @@ from zonewise.explain.keys import KeysReport
 from zonewise.explain.service import explain_service
 from zonewise.explain.service_page import render_service
 
+HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 KEYS = {"zonewise.io/topology-keys": ZONE}
 PORT = {"name": "http", "port": 80, "protocol": "TCP"}
@@ -195,6 +196,54 @@ def test_advice_is_about_the_keys(
     assert ("What would help:" in page) == bool(advice)
     assert "Auto" not in report.primary.reason.fix
     assert "trafficDistribution" not in report.primary.reason.fix
+
+
+@pytest.mark.parametrize(
+    ("changed", "port", "advice"),
+    [
+        (
+            {"type": "NodePort"},
+            "31000",
+            "Or leave it so, if clients in the cluster are to reach their own node only: that key"
+            " alone keeps the addresses of clients outside. By the health check port load balancers"
+            " leave out nodes without an endpoint.",
+        ),
+        (
+            {"externalIPs": ["192.0.2.1"]},
+            "",
+            "With annotation zonewise.io/health-check-node-port load balancers can leave out nodes"
+            " without an endpoint.",
+        ),
+        ({}, "", "Or end the topology keys with *: all others are used then."),
+    ],
+)
+def test_advice_keeps_the_host_as_the_only_key(changed: Item, port: str, advice: str) -> None:
+    """A Service that is reached from outside by the key of the host is not advised to end it with
+    a star, which would change the addresses that its endpoints see.
+    """
+    keyed = {"zonewise.io/topology-keys": HOST}
+    checked = {"zonewise.io/health-check-node-port": port} if port else {}
+    located = [node(f"n-{zone}", zone) for zone in "ab"]
+    for item in located:
+        item["metadata"]["labels"][HOST] = item["metadata"]["name"]
+    body: Item = {"clusterIP": "10.96.0.1", "ports": [PORT]} | changed
+    web = service(annotations=keyed | checked, **body)
+    fix = explain([*located, web, piece(HERE)]).primary.reason.fix
+    assert fix.startswith("Run an endpoint on n-b, for example with a DaemonSet. ")
+    assert fix.endswith(advice)
+    assert ("*" in fix) == (not changed)
+
+
+@pytest.mark.parametrize("mode", [{}, AUTO])
+def test_the_verdict_leads_with_what_the_keys_do(mode: dict[str, str]) -> None:
+    """The first sentence about a Service with keys is their result, not that it has no hints."""
+    web = service(annotations=mode | KEYS, clusterIP="10.96.0.1", ports=[PORT])
+    report = explain([node("n-a", "a"), node("n-b", "b"), web, piece(HERE)])
+    assert report.verdict == (
+        "Service default/web has topology keys instead of hints: 50.0 % of the traffic stays in"
+        " its zone and 50.0 % is rejected."
+    )
+    assert report.primary.reason.message.startswith("the Service has topology keys, which exclude")
 
 
 def test_a_live_field_counts_without_a_flag() -> None:

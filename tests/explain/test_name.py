@@ -65,7 +65,8 @@ def test_a_single_label_is_a_service_of_the_namespace(keyed: str, capsys: Captur
     assert result.out.startswith("db.shop.svc.cluster.local for ")
     result = here(capsys, "explain", "name", "db", "-f", keyed)
     assert result.code == 1
-    assert result.out.startswith("db.default.svc.cluster.local for ")
+    assert result.out.startswith("db.default.svc.cluster.local for an unknown client")
+    assert "location is unknown" not in result.out
 
 
 def test_a_single_label_needs_the_slices_of_its_service(tmp_path: Path, capsys: Capture) -> None:

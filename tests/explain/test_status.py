@@ -181,4 +181,17 @@ def test_the_mode_of_a_service_whose_gate_is_off() -> None:
     off = msgspec.structs.replace(on, status=ServiceStatus(conditions=(condition,)))
     for summarized, mode in ((on, "Auto"), (off, "Off")):
         page = summarize_cluster(nodes=[], pods=[], services=[summarized], slices=[], traffic={})
-        assert page.services[0].mode == mode
+        (overview,) = page.services
+        assert overview.mode == mode
+        assert overview.mode_text == ("Auto" if mode == "Auto" else "Auto (gate off)")
+        assert ("requestedMode" in msgspec.to_builtins(overview)) == (mode == "Off")
+
+
+def test_the_mode_of_a_service_with_topology_keys() -> None:
+    """A Service whose keys decide is not shown as one without any preference."""
+    keyed = service("near")
+    keyed.metadata.annotations["zonewise.io/topology-keys"] = "topology.kubernetes.io/zone,*"
+    page = summarize_cluster(nodes=[], pods=[], services=[keyed], slices=[], traffic={})
+    (overview,) = page.services
+    assert (overview.mode, overview.mode_text) == ("Off", "Keys")
+    assert msgspec.to_builtins(overview)["topologyKeys"] == ("topology.kubernetes.io/zone", "*")

@@ -27,6 +27,7 @@ from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import DomainLabels
 
 TAKEOVER = f"topology.{DRIVER}/takeover.a"
+SEGMENTS = [{"domainLabel": "zone", "value": "a"}]
 POOLS = json.dumps(
     {
         "version": 2,
@@ -204,6 +205,32 @@ def test_a_waiting_claim_says_what_is_missing() -> None:
     bad = {"zonal": storage_class(parameters={"colour": "blue"})}
     report = explain_pvc(claim(node="n-a"), classes=bad)
     assert report.reason.message.startswith("class zonal cannot be used: colour: unknown parameter")
+
+
+def test_a_class_that_names_an_unknown_pool_is_the_first_answer() -> None:
+    """A claim says that its class names a pool which does not exist before it has a pod, before its
+    pod has a node, after that, and where it binds at once: no pod and no space would help.
+    """
+    pools = json.dumps([{"poolName": "pool-x", "domainSegments": SEGMENTS}])
+    body = {
+        "metadata": {"name": "p", "namespace": "shop"},
+        "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
+    }
+    wrong: dict[str, Any] = {"parameters": {"topologyConstrainedPools": pools}}
+    late = {"zonal": storage_class(**wrong)}
+    at_once = {"zonal": storage_class("Immediate", **wrong)}
+    reasons = {
+        explain_pvc(claim(), classes=late).reason,
+        explain_pvc(claim(), classes=late, pods=(convert(Pod, body),)).reason,
+        explain_pvc(claim(node="n-a"), classes=late).reason,
+        explain_pvc(claim(), classes=at_once).reason,
+    }
+    (reason,) = reasons
+    assert reason.message.startswith("class zonal cannot be used: ")
+    assert "there is no pool 'pool-x'" in reason.message and "pool-a" in reason.message
+    assert reason.fix
+    another = structs.replace(late["zonal"], provisioner="csi.example.com")
+    assert explain_pvc(claim(), classes={"zonal": another}).reason.code == "WaitsForPod"
 
 
 def test_a_zone_without_a_pool_is_named() -> None:

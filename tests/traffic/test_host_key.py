@@ -146,7 +146,13 @@ def test_the_annotation_serves_the_health_check(node: str, local: int) -> None:
         ("9" * 5000, {}, "ports are whole numbers from 1 to 65535"),
         ("31000", {"keys": f"{HOST},*"}, "whose topology keys are exactly kubernetes.io/hostname"),
         ("31000", {"keys": None}, "whose topology keys are exactly kubernetes.io/hostname"),
+        ("31000", {"keys": f"{HOST},*"}, f"remove the annotation, or let {HOST} be its only key"),
         ("31000", {"type": "ClusterIP"}, "that is reached from outside"),
+        (
+            "31000",
+            {"type": "ClusterIP"},
+            "remove the annotation, or make it reachable from outside",
+        ),
         ("30080", {}, "it is a node port of this Service"),
     ],
 )

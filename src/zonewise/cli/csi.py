@@ -38,7 +38,7 @@ DATA = "/var/lib/zonewise/csi"
         "csi --endpoint unix:///csi/csi.sock --node-id n1 --config c.json  # a driver, no topology",
         'csi … --orchestrator none --domain-labels "a.io/zone" --domain zone=a  # in zone a',
         "csi check --config c.json --data DIR -o json  # compare journal and pools",
-        "csi pools --backend ceph-rbd --domain-labels a.io/zone --domain zone=a --domain zone=b",
+        "csi pools --backend ceph-rbd --domain-labels a.io/zone --domain zone=a  # make pools",
     ),
 )
 @click.argument(

@@ -5,12 +5,13 @@ From a cluster or from a dump.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from zonewise.cli.program.cluster_completion import complete_from, list_names
-from zonewise.cli.program.command import Command
+from zonewise.cli.program.command import Command, UnknownWord
 from zonewise.cli.program.hint_options import DecisionOptions, decision_options
 from zonewise.cli.program.options import (
     Options,
@@ -49,7 +50,11 @@ class _What(click.Choice[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The canonical word, with ``/NAME`` if a name was given."""
         word, slash, name = str(value).partition("/")
-        choice = super().convert(_translate(word), param, ctx)
+        word = _translate(word)
+        near = get_close_matches(word.lower(), self.choices, n=1)
+        if near and word.lower() not in self.choices:
+            raise UnknownWord(word, near[0], ctx)
+        choice = super().convert(word, param, ctx)
         return f"{_SINGLE.get(choice, choice)}/{name}" if slash else choice
 
 

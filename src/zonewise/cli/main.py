@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from zonewise.cli.program.command import CommandEntry, CommandGroup, CommandRefused
+from zonewise.cli.program.command import CommandEntry, CommandGroup, CommandRefused, UnknownWord
 from zonewise.cli.program.screen import screen_output
 
 COMMANDS = {
@@ -172,6 +172,9 @@ def _describe_usage(error: click.ClickException) -> str:
             fault = f'unknown command "{error.command_name}"'
             if error.possibilities:
                 advice = f'did you mean "{path} {error.possibilities[0]}"?'
+        case UnknownWord():
+            fault = error.format_message()
+            advice = f'did you mean "{path} {error.like}"?'
         case click.NoSuchOption():
             fault = f'unknown flag {error.option_name} for "{path}"'
             if error.possibilities:

@@ -510,7 +510,13 @@ def _print(status: TakeoverStatus, output: str | None) -> None:
 def _print_away(status: TakeoverStatus) -> None:
     if status.away_from_home:
         click.echo(f"away from home: {len(status.away_from_home) + status.further_away_from_home}")
+        by_fix: dict[str, list[str]] = {}
         for reason in status.away_from_home:
-            click.echo(f"  {reason.message}")
+            by_fix.setdefault(reason.fix, []).append(reason.message)
+        for fix, messages in by_fix.items():
+            for message in messages:
+                click.echo(f"  {message}")
+            if fix:
+                click.echo(f"    {fix}")
         if status.further_away_from_home:
             click.echo(f"  … and {status.further_away_from_home} more")

@@ -58,6 +58,7 @@ from zonewise.embedded.components.workloads.removal import RemovalMode
 from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSetController
 from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSetController
 from zonewise.embedded.held_replacements import HeldReplacements
+from zonewise.embedded.seed.seed_marker import NAMESPACE
 from zonewise.embedded.seed.seeder import Obj, Seeder
 from zonewise.embedded.simulated_traffic import SimulatedTraffic
 from zonewise.embedded.stored_budgets import StoredBudgets
@@ -145,6 +146,7 @@ class EmbeddedCluster:
         self._add_kubernetes(settings, budgets, driver)
         self._add_zonewise(settings, budgets)
         if driver is not None:
+            self.server.admission.add(built_in.keep_driver(driver.name, NAMESPACE))
             driver.add_controllers(self.program)
         self.program.run_beside("simulated clients", self.simulated_traffic)
 

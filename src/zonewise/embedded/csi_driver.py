@@ -119,6 +119,11 @@ class EmbeddedDriver:
         self._mounts: PodMounts | None = None
 
     @property
+    def name(self) -> str:
+        """The name of its CSIDriver."""
+        return DRIVER
+
+    @property
     def privileged(self) -> bool:
         """Whether volumes are mounted; else they are folders with links to them."""
         return self._data.pools.privileged

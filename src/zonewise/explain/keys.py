@@ -21,6 +21,12 @@ from zonewise.explain.cluster import ReportedCluster
 from zonewise.explain.columns import format_percent, format_table
 from zonewise.traffic.dns_answers import read_named_endpoints
 from zonewise.traffic.endpoint import TrafficEndpoint
+from zonewise.traffic.host_key import (
+    HEALTH_PORT_ANNOTATION,
+    health_port_of,
+    is_reachable_from_outside,
+    stays_on_host,
+)
 from zonewise.traffic.routes.choice import (
     ClientLocation,
     PlacedEndpoint,
@@ -34,6 +40,16 @@ from zonewise.traffic.routes.service import read_port_endpoints
 from zonewise.traffic.topology_keys import ANY_ENDPOINT
 
 _Endpoints: TypeAlias = tuple[TrafficEndpoint, ...]
+
+_HOST_ONLY = (
+    "Or leave it so, if clients in the cluster are to reach their own node only: that key alone"
+    " keeps the addresses of clients outside."
+)
+_CHECKED = "By the health check port load balancers leave out nodes without an endpoint."
+_NOT_CHECKED = (
+    f"With annotation {HEALTH_PORT_ANNOTATION} load balancers can leave out nodes without an"
+    " endpoint."
+)
 
 NAMES = 4
 """How many nodes and endpoints a line of the table lists."""
@@ -58,7 +74,9 @@ class KeysReport:
     A node has one verdict, or several if ports differ in their endpoints. ``ignored`` are slices
     that a proxy ignores, and why. With ``local`` a policy Local decides instead of the keys, and
     traffic without an endpoint on its node is dropped. ``unlabelled`` are nodes that have none of
-    the labels which the keys name.
+    the labels which the keys name. ``from_outside`` is a Service whose only key is the host, so
+    that packets from outside keep their address; ``health_checked`` says that load balancers can
+    ask which nodes have an endpoint.
     """
 
     keys: tuple[str, ...]
@@ -68,11 +86,21 @@ class KeysReport:
     ignored: tuple[Reason, ...] = ()
     local: bool = False
     unlabelled: frozenset[str] = frozenset()
+    from_outside: bool = False
+    health_checked: bool = False
 
     @property
     def in_zone_of_answered(self) -> Fraction:
         """The part of the traffic that is not rejected which stays in its zone."""
         return self.in_zone / (1 - self.rejected) if self.rejected < 1 else Fraction(0)
+
+    @property
+    def result(self) -> str:
+        """How much traffic stays in its zone, and how much is rejected."""
+        stays = f"{format_percent(self.in_zone)} of the traffic stays in its zone"
+        return (
+            f"{stays} and {format_percent(self.rejected)} is rejected" if self.rejected else stays
+        )
 
     @property
     def silent(self) -> int:
@@ -94,8 +122,16 @@ class KeysReport:
         if bare:
             sentences.append(f"Label {_list_some(bare)}: no key matches on a node without {keys}.")
         if missing := [node for node in refused if node not in bare]:
-            sentences.append(f"Run an endpoint that matches {keys} of {_list_some(missing)}.")
-        if refused and ANY_ENDPOINT not in self.keys:
+            where = _list_some(missing)
+            sentences.append(
+                f"Run an endpoint on {where}, for example with a DaemonSet."
+                if stays_on_host(self.keys)
+                else f"Run an endpoint that matches {keys} of {where}."
+            )
+        if refused and self.from_outside:
+            sentences.append(_HOST_ONLY)
+            sentences.append(_CHECKED if self.health_checked else _NOT_CHECKED)
+        elif refused and ANY_ENDPOINT not in self.keys:
             sentences.append(
                 f"Or end the topology keys with {ANY_ENDPOINT}: all others are used then."
             )
@@ -149,8 +185,8 @@ class KeysReport:
         return verdict.key or rejected
 
     def _summary(self) -> str:
-        stays = f"{format_percent(self.in_zone)} of the traffic stays in its zone"
         if self.local:
+            stays = f"{format_percent(self.in_zone)} of the traffic stays in its zone"
             nodes = len({verdict.node for verdict in self.nodes})
             dropped = (
                 f"{format_percent(self.rejected)} is dropped, on {self.silent} of {nodes} nodes"
@@ -159,10 +195,9 @@ class KeysReport:
                 "The policy Local comes before the topology keys for traffic to the ClusterIP:"
                 f" {stays} and {dropped}."
             )
-        rejected = f" and {format_percent(self.rejected)} is rejected" if self.rejected else ""
         return (
-            f"By its topology keys {stays}{rejected}, where the proxy is Zonewise's; kube-proxy"
-            " does not know them."
+            f"By its topology keys {self.result}, where the proxy is Zonewise's; kube-proxy does"
+            " not know them."
         )
 
 
@@ -211,9 +246,16 @@ def report_keys(
     whole = Fraction(total or 1)
     ignored = () if _is_headless(service) else read_route_endpoints(cluster.slices(service)).notes
     named = set(keys) - {ANY_ENDPOINT}
-    unlabelled = frozenset(name for name in labels if named.isdisjoint(labels[name]))
     return KeysReport(
-        keys, tuple(verdicts), stays / whole, lost / whole, ignored, local, unlabelled
+        keys,
+        tuple(verdicts),
+        stays / whole,
+        lost / whole,
+        ignored,
+        local,
+        unlabelled=frozenset(name for name in labels if named.isdisjoint(labels[name])),
+        from_outside=stays_on_host(keys) and is_reachable_from_outside(service),
+        health_checked=health_port_of(service, keys) > 0,
     )
 
 

@@ -49,7 +49,9 @@ class NameClient:
     @property
     def text(self) -> str:
         """For a sentence."""
-        who = f"pod {self.pod}" if self.pod else self.address or "an unknown client"
+        who = f"pod {self.pod}" if self.pod else self.address
+        if not who:
+            return "an unknown client"
         if not self.location.node:
             return f"{who}, whose location is unknown"
         zone = f" in zone {self.zone}" if self.zone else ""

@@ -33,6 +33,7 @@ from zonewise.traffic.limits import OverloadLimits
 from zonewise.traffic.modes import (
     LIMITED_MODES,
     SHARE_NODES_ANNOTATION,
+    TOPOLOGY_KEYS,
     HintRequest,
     Mode,
     ShareNodes,
@@ -256,7 +257,7 @@ def _report_family(
 def _advise_keys(reason: Reason, keys: KeysReport) -> Reason:
     """Why there are no hints, with what would help where keys decide instead of them."""
     fix = keys.advice
-    if reason.code == "TopologyKeys":
+    if reason.code == TOPOLOGY_KEYS:
         fix = f"{fix} Remove the request for hints: the keys decide.".strip()
     return Reason(
         code=reason.code,

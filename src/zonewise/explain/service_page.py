@@ -21,8 +21,7 @@ def render_service(report: ServiceReport) -> str:
     blocks = [[report.verdict]]
     for part in report.families:
         if part is not report.primary:
-            got = "has hints" if part.decided.hinted else "has no hints"
-            blocks.append([f"{part.family} {got}: {part.reason.message}."])
+            blocks.append([f"{part.family} {part.state_result()}"])
         blocks += _render_family(report, part)
     blocks.append(list(report.notes))
     return "\n\n".join("\n".join(map(escape_unprintable, block)) for block in blocks if block)

@@ -13,7 +13,7 @@ from zonewise.explain.keys import KeysReport
 from zonewise.traffic.endpoint import TrafficEndpoint
 from zonewise.traffic.hints import ZoneRow
 from zonewise.traffic.limits import OverloadLimits
-from zonewise.traffic.modes import Mode
+from zonewise.traffic.modes import NOT_REQUESTED, TOPOLOGY_KEYS, Mode
 
 DECIMALS = 6
 
@@ -70,6 +70,14 @@ class FamilyReport:
     """As ``in_zone_limit``, at the limit above which hints are dropped."""
     senders: int = 0
     """On how many nodes traffic starts."""
+
+    def state_result(self, mode: str = "") -> str:
+        """The end of a sentence: hints or none, or what the topology keys do where they decide."""
+        by_keys = self.keys is not None and self.reason.code in (NOT_REQUESTED, TOPOLOGY_KEYS)
+        if self.keys is not None and by_keys and not self.keys.local:
+            return f"has topology keys instead of hints: {self.keys.result}."
+        got = "has hints" if self.decided.hinted else "has no hints"
+        return f"{got}{mode}: {self.reason.message}."
 
     def to_dict(self, *, limited: bool) -> dict[str, Any]:
         """As JSON has it: without endpoints 0 is in zone, and a limit is null only where none
@@ -138,10 +146,8 @@ class ServiceReport:
     @property
     def verdict(self) -> str:
         """One sentence."""
-        part = self.primary
-        got = "has hints" if part.decided.hinted else "has no hints"
         mode = "" if self.mode is Mode.OFF else f" (mode {self.mode.value})"
-        return f"Service {self.namespace}/{self.service} {got}{mode}: {part.reason.message}."
+        return f"Service {self.namespace}/{self.service} {self.primary.state_result(mode)}"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from zonewise.api import Node, Pod, Service
+from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
 from zonewise.api.meta import Key
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.objects.pod_state import is_pod_finished, is_pod_ready
 from zonewise.topology.nodes import cpu_milli, is_node_ready, zone_of
 from zonewise.traffic.endpoint import read_as_proxy
-from zonewise.traffic.modes import hint_request_of, reported_gates
+from zonewise.traffic.modes import GATE_OFF, hint_request_of, reported_gates
 from zonewise.traffic.slices.identity import service_keys_of
+from zonewise.traffic.topology_keys import topology_keys_of
 
 
 class ServiceTraffic(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,8 +45,12 @@ class ZoneOverview(msgspec.Struct, frozen=True, rename="camel"):
     pods_ready: int
 
 
-class ServiceOverview(msgspec.Struct, frozen=True, rename="camel"):
-    """One Service; ``in_zone`` and ``failed`` are parts of simulated requests, if there are any."""
+class ServiceOverview(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One Service; ``in_zone`` and ``failed`` are parts of simulated requests, if there are any.
+
+    ``mode`` is Off also where topology keys decide instead, or the gate of hints is off; then
+    ``topology_keys`` are these keys, or ``requested_mode`` what it would be with the gate.
+    """
 
     namespace: str
     name: str
@@ -52,6 +58,15 @@ class ServiceOverview(msgspec.Struct, frozen=True, rename="camel"):
     endpoints: int
     in_zone: float | None
     failed: float | None
+    topology_keys: tuple[str, ...] = ()
+    requested_mode: str = ""
+
+    @property
+    def mode_text(self) -> str:
+        """The mode as people read it."""
+        if self.topology_keys:
+            return "Keys"
+        return f"{self.requested_mode} (gate off)" if self.requested_mode else self.mode
 
 
 class Overview(msgspec.Struct, frozen=True, rename="camel"):
@@ -120,17 +135,30 @@ def _summarize_services(
         if not service.spec.selector:
             continue
         measured = traffic.get(service.key)
-        headless = service.spec.cluster_ip == "None"
+        mode, topology_keys, requested_mode = _read_mode(service)
         yield ServiceOverview(
             namespace=service.metadata.namespace,
             name=service.metadata.name,
-            mode="headless" if headless else _mode_of(service),
+            mode=mode,
+            topology_keys=topology_keys,
+            requested_mode=requested_mode,
             endpoints=len(ready.get(service.key, ())),
             in_zone=measured.in_zone if measured else None,
             failed=measured.failed if measured else None,
         )
 
 
-def _mode_of(service: Service) -> str:
-    """The mode a Service requests; the gates of the controller are known by its condition only."""
-    return hint_request_of(service, reported_gates(service)).mode.value
+def _read_mode(service: Service) -> tuple[str, tuple[str, ...], str]:
+    """The mode that counts, the keys that decide instead, the mode that only the gate prevents.
+
+    The gates of the controller are known by its condition on the Service only.
+    """
+    if service.spec.cluster_ip == "None":
+        return "headless", (), ""
+    gates = reported_gates(service)
+    request = hint_request_of(service, gates)
+    keys = topology_keys_of(service, gates)
+    requested = ""
+    if request.reason is not None and request.reason.code == GATE_OFF:
+        requested = hint_request_of(service, {**gates, TOPOLOGY_AWARE_HINTS: True}).mode.value
+    return request.mode.value, keys, requested

@@ -36,7 +36,12 @@ from zonewise.storage.domains import DomainLabels, short_name
 from zonewise.storage.errors import StorageError
 from zonewise.storage.labelled_pools.selection import POOL_LABELS
 from zonewise.storage.missing_pools import NO_POOL, find_missing_pool
-from zonewise.storage.parameters import RBD_KEYS, PlacementPolicy, parse_placeable_class
+from zonewise.storage.parameters import (
+    RBD_KEYS,
+    ClassParameters,
+    PlacementPolicy,
+    parse_placeable_class,
+)
 from zonewise.storage.placement import Placement, PlacementRequest, PlacementSource, place_volume
 from zonewise.storage.placement_reasons import MENTION_LIMIT
 from zonewise.storage.pools import existing_pools
@@ -206,6 +211,8 @@ def _find_obstacle(
             message=f"{name} {what}",
             fix="Create the StorageClass, or create the claim again with an existing class.",
         )
+    if (fault := _find_class_fault(cluster, storage_class)) is not None:
+        return fault
     if storage_class.volume_binding_mode != WAIT or draft.node:
         return None
     users = [
@@ -236,6 +243,39 @@ def _find_obstacle(
         + "".join(f"; {reason.message}" for reason in missing),
         fix=" ".join(dict.fromkeys(fixes)),
     )
+
+
+def _find_class_fault(cluster: VolumeCluster, storage_class: StorageClass) -> Reason | None:
+    """Why no driver of ours can make a volume of a class: without that no pod or node helps."""
+    configuration = cluster.configuration
+    labels = _domain_labels_of(cluster, storage_class.provisioner)
+    # Until a node has the driver, its labels and those of the pools cannot be compared.
+    if configuration is None or not labels.labels or _asks_ceph(configuration, storage_class):
+        return None
+    try:
+        _parse_class(configuration, storage_class, labels)
+    except StorageError as error:
+        return _explain_class_fault(storage_class, error)
+    return None
+
+
+def _asks_ceph(configuration: StorageConfiguration, storage_class: StorageClass) -> bool:
+    """Whether a class takes pools by labels that only Ceph knows."""
+    return POOL_LABELS in storage_class.parameters and bool(configuration.clusters)
+
+
+def _parse_class(
+    configuration: StorageConfiguration, storage_class: StorageClass, labels: DomainLabels
+) -> ClassParameters:
+    given = storage_class.parameters
+    own = {key: given[key] for key in given if not key.startswith(PREFIX)}
+    keys = RBD_KEYS if configuration.clusters else frozenset[str]()
+    return parse_placeable_class(own, labels, configuration, backend_keys=keys)
+
+
+def _explain_class_fault(storage_class: StorageClass, error: StorageError) -> Reason:
+    text = f"class {storage_class.metadata.name} cannot be used: {error.reason.message}"
+    return Reason(code=error.reason.code, message=text, fix=error.reason.fix)
 
 
 def _list_domains_to_avoid(cluster: VolumeCluster, storage_class: StorageClass) -> list[Reason]:
@@ -298,15 +338,11 @@ def _decide_again(
             # As the provisioner is set by ``zonewise up`` and ``zonewise install --csi``.
             immediate=False,
         )
-        given = storage_class.parameters
-        if POOL_LABELS in given and configuration.clusters:
+        if _asks_ceph(configuration, storage_class):
             return _leave_to_ceph(cluster, claim, storage_class)
-        own = {key: given[key] for key in given if not key.startswith(PREFIX)}
-        keys = RBD_KEYS if configuration.clusters else frozenset()
-        parameters = parse_placeable_class(own, labels, configuration, backend_keys=keys)
+        parameters = _parse_class(configuration, storage_class, labels)
     except StorageError as error:
-        text = f"class {storage_class.metadata.name} cannot be used: {error.reason.message}"
-        return Reason(code=error.reason.code, message=text, fix=error.reason.fix)
+        return _explain_class_fault(storage_class, error)
     except ZonewiseError as error:
         return Reason(code="BadClass", message=str(error))
     pools = existing_pools(parameters.pools, configuration.pool_states)

@@ -58,7 +58,7 @@ def new_domain(
         object=f"Pool/{pool.name}",
         numbers=_pool_numbers(pool) | {"terms": len(terms), "pools": len(pools)},
         fix="Add a pool of that domain to the StorageClass; or set placement: preferred, so that"
-        " such volumes are refused.",
+        " pods with such volumes run elsewhere.",
     )
 
 

@@ -48,9 +48,14 @@ def health_port_error(service: Service, keys: Sequence[str]) -> str:
     if not _NUMBER.fullmatch(text) or int(text) > PORT_LIMIT:
         return f"ports are whole numbers from 1 to {PORT_LIMIT}"
     if not (stays_on_host(keys) and is_reachable_from_outside(service)):
+        instead = (
+            "make it reachable from outside"
+            if stays_on_host(keys)
+            else f"let {HOSTNAME_LABEL} be its only key"
+        )
         return (
             "only a Service that is reached from outside, and whose topology keys are exactly"
-            f" {HOSTNAME_LABEL}, has a health check here"
+            f" {HOSTNAME_LABEL}, has a health check here; remove the annotation, or {instead}"
         )
     if int(text) in (port.node_port for port in service.spec.ports if port.protocol == "TCP"):
         return "it is a node port of this Service"

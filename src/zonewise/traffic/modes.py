@@ -49,6 +49,8 @@ NOT_REQUESTED = "NotAsked"
 """The code of the reason of a Service that does not request hints."""
 GATE_OFF = "GateOff"
 """The code of the reason of a Service that requests a mode whose gate is off."""
+TOPOLOGY_KEYS = "TopologyKeys"
+"""The code of the reason of a Service that requests hints, and has topology keys."""
 
 
 class Mode(Enum):
@@ -161,6 +163,8 @@ def _add_refusal(reason: Reason, refusal: Reason | None) -> Reason:
     if reason.code != NOT_REQUESTED or refusal is None:
         return reason
     text = f"{reason.message}, and could not have any: {refusal.message}"
+    if refusal.code == TOPOLOGY_KEYS:
+        text = f"{refusal.message}, and it does not ask for any"
     return Reason(code=reason.code, message=text, object=reason.object)
 
 
@@ -196,7 +200,7 @@ def _read_mode(service: Service, gates: Mapping[str, bool]) -> HintRequest:
 def _refusal(service: Service, gates: Mapping[str, bool]) -> Reason | None:
     if names_topology_keys(service, gates):
         return Reason(
-            code="TopologyKeys",
+            code=TOPOLOGY_KEYS,
             message="the Service has topology keys, which exclude hints",
             object=_object_text(service),
             fix="Choose one of the two.",

@@ -14,6 +14,7 @@ import pytest
 from tests.embedded.virtual_cluster import Parts, VirtualCluster, until, virtual_cluster
 
 from zonewise.api import Node, convert
+from zonewise.api.reason import Reason
 from zonewise.csi.backends.contract import HeldVolume
 from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.takeover.controller import ConfigMap, TakeoverController, TakeoverSettings
@@ -125,11 +126,15 @@ async def records(cluster: VirtualCluster) -> dict[str, FenceRecord]:
     return parse_fences(str(config_map.get("data", FENCES_KEY, default="")))
 
 
+async def read_fences(cluster: VirtualCluster) -> tuple[Reason, ...]:
+    """What the status says of nodes."""
+    config_map = await cluster.client.get(ConfigMap, STATUS_MAP, "default")
+    return TakeoverStatus.parse(str(config_map.get("data", STATUS_KEY, default=""))).out_of_service
+
+
 async def reported(cluster: VirtualCluster) -> list[str]:
     """The codes in the status."""
-    config_map = await cluster.client.get(ConfigMap, STATUS_MAP, "default")
-    status = TakeoverStatus.parse(str(config_map.get("data", STATUS_KEY, default="")))
-    return [reason.code for reason in status.out_of_service]
+    return [reason.code for reason in await read_fences(cluster)]
 
 
 async def events(cluster: VirtualCluster) -> set[str]:
@@ -150,7 +155,9 @@ async def test_a_node_is_fenced_at_once_and_let_in_again() -> None:
         await asyncio.sleep(5)
         image = HeldVolume("ceph", "u", ("10.0.0.1:0/1",))
         assert await records(cluster) == {"n1": FenceRecord("first", (image,), confirmed=True)}
-        assert await reported(cluster) == ["NodeFenced"]
+        (fence,) = await read_fences(cluster)
+        assert fence.code == "NodeFenced"
+        assert fence.message.endswith(": it is fenced from 1 volume, 1 client")
         await taint(cluster)
         await asyncio.sleep(5)
         assert images.blocklist == set()
@@ -167,8 +174,13 @@ async def test_a_node_without_a_volume_is_not_called_fenced() -> None:
         await asyncio.sleep(5)
         assert await reported(cluster) == ["NothingToFence"]
         images.holder = "n1"
+        images.connected = set()
         await asyncio.sleep(35)
-        assert await reported(cluster) == ["NodeFenced"]
+        (fence,) = await read_fences(cluster)
+        assert (fence.code, fence.message) == (
+            "NodeFenced",
+            "node n1 is out of service: it is fenced from 1 volume",
+        )
         await taint(cluster)
         await asyncio.sleep(5)
         assert await reported(cluster) == []

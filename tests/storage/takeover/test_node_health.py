@@ -209,7 +209,7 @@ def test_the_shortest_delay_of_nodes_is_two_minutes_unless_set() -> None:
     assert parse().sources == ()
     for members, words in (
         ({"sources": []}, "automatic-takeover.sources: names no source"),
-        ({"sources": ["node"]}, "'node' is none; there are ceph and nodes"),
+        ({"sources": ["node"]}, "'node' is not a source; there are ceph and nodes"),
         ({"sources": ["nodes", "nodes"]}, "twice"),
         ({"nodes-pause": "1s"}, "automatic-takeover.nodes-pause: '1s' is shorter than 30s"),
     ):

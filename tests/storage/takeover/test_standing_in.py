@@ -138,6 +138,7 @@ def test_away_from_home() -> None:
     assert second.message == "pod shop/db-0 uses volume pv-1 of a on node n2 in b"
     assert second.object == "Pod/shop/db-0"
     assert "starts at home" in second.fix
+    assert "keep other pods of its set Pending" in second.fix
     taken = find_away_from_home(uses, TakeoverMap({"a": ("b",)}))
     assert [reason.message for reason in taken] == [first.message, second.message]
     assert "taken over" in taken[1].fix and "Delete" not in taken[1].fix

@@ -42,6 +42,7 @@ from zonewise.cli.program.sources import (
     list_readable,
     note_absences,
     read_dumps,
+    require_namespace,
     require_single,
     select_usable,
 )
@@ -90,7 +91,8 @@ def print_budgets(
         report = _explain(sources, noun, name, namespace, None if files else options)
         _print_one(report, sources[0].file, output)
     else:
-        _print_all(sources, noun, kind, None if all_namespaces else namespace, output)
+        chosen, live = None if all_namespaces else namespace, None if files else options
+        _print_all(sources, noun, kind, chosen, live, output)
 
 
 def _read_dumped(files: Sequence[str], noun: str) -> list[Source[BudgetCluster]]:
@@ -259,6 +261,7 @@ def _print_all(
     noun: str,
     kind: str,
     namespace: str | None,
+    live: Options | None,
     output: str | None,
 ) -> None:
     reports = [
@@ -267,6 +270,8 @@ def _print_all(
         for report in _list_reports(source.cluster, noun, namespace)
         if kind in ("", _short_kind(report))
     ]
+    if not reports and namespace and live is not None:
+        require_namespace(live, namespace)
     if is_plain(output):
         for _, report in reports:
             _print_notes(report)

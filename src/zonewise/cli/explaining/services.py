@@ -19,6 +19,7 @@ from zonewise.cli.program.sources import (
     list_readable,
     read_cluster,
     read_dumps,
+    require_namespace,
     require_single,
     select_usable,
 )
@@ -62,7 +63,8 @@ def print_services(
     if name:
         _print_one(_explain(sources, name, namespace, None if files else options), output)
     else:
-        _print_all(sources, None if all_namespaces else namespace, output)
+        live = None if files else options
+        _print_all(sources, None if all_namespaces else namespace, live, output)
 
 
 def _make_cluster(snapshot: Snapshot, settings: ReportSettings) -> ReportedCluster:
@@ -99,7 +101,10 @@ def _print_one(report: ServiceReport, output: str | None) -> None:
 
 
 def _print_all(
-    sources: Sequence[Source[ReportedCluster]], namespace: str | None, output: str | None
+    sources: Sequence[Source[ReportedCluster]],
+    namespace: str | None,
+    live: Options | None,
+    output: str | None,
 ) -> None:
     reports = [
         (source.file, explain_service(source.cluster, service))
@@ -107,6 +112,8 @@ def _print_all(
         for key, service in sorted(source.cluster.services.items())
         if namespace in (None, key[0])
     ]
+    if not reports and namespace and live is not None:
+        require_namespace(live, namespace)
     _print_notes(reports)
     if is_plain(output):
         print_rows([make_row(file, report.to_dict()) for file, report in reports], output)

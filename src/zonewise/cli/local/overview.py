@@ -64,7 +64,7 @@ def make_service_table(page: Overview, *, most: int | None = 20) -> Table:
     for route in page.services[:most]:
         table.add_row(
             clean_cell(f"{route.namespace}/{route.name}"),
-            clean_cell(route.mode),
+            clean_cell(route.mode_text),
             str(route.endpoints),
             _format_percent(route.in_zone, good=True),
             _format_percent(route.failed, good=False),

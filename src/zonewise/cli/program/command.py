@@ -40,6 +40,14 @@ class CommandRefused(click.ClickException):
     exit_code = 1
 
 
+class UnknownWord(click.UsageError):
+    """A word of a command that is not known, but is like one that is."""
+
+    def __init__(self, word: str, like: str, ctx: click.Context | None) -> None:
+        super().__init__(f"unknown word {word!r}", ctx)
+        self.like = like
+
+
 class Command(click.Command):
     """A command with the global flags; its function gets them as ``Options`` by ``pass_obj``.
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import click
 
-from zonewise.api.errors import ApiError, ConfigError, Forbidden
+from zonewise.api.errors import ApiError, ConfigError, Forbidden, NotFound
 from zonewise.api.values.printable import escape_unprintable
 from zonewise.cli.program import interrupts
 from zonewise.cli.program.command import CommandRefused
@@ -123,6 +123,27 @@ def find_namespaces(options: Options, kinds: Sequence[type[Any]], name: str) -> 
 
     # No object's name has other characters, and they could change what the selector selects.
     return interrupts.run(read()) if _NAME.fullmatch(name) else []
+
+
+def require_namespace(options: Options, namespace: str) -> None:
+    """Raise an error if the cluster has no such namespace, as far as we may see that."""
+    from zonewise.api import Namespace
+    from zonewise.cli.program.connection import connect
+
+    async def exists() -> bool:
+        async with connect(options) as client:
+            try:
+                await client.get(Namespace, namespace)
+            except NotFound:
+                return False
+            except ApiError:
+                return True
+        return True
+
+    if not interrupts.run(exists()):
+        raise CommandRefused(
+            f"there is no namespace {namespace}; give one that exists with -n, or all with -A"
+        )
 
 
 def explain_absence(

@@ -22,7 +22,7 @@ clients stay out.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -189,12 +189,11 @@ class OutOfServiceController:
                 ),
             )
         self._failures.pop(name, None)
-        clients = sum(len(volume.clients) for volume in record.volumes)
         reason = Reason(
             code="NodeFenced" if record.volumes else "NothingToFence",
             message=f"node {name} {'was deleted' if deleted else 'is out of service'}: "
             + (
-                f"it is fenced from {len(record.volumes)} volumes, {clients} clients"
+                f"it is fenced from {_count_fenced(record.volumes)}"
                 if record.volumes
                 else "it has no volume from which it can be fenced"
             ),
@@ -247,9 +246,9 @@ class OutOfServiceController:
                 name,
                 Reason(
                     code="ClientsStayFenced",
-                    message=f"node {name} is in service again; its old clients of {len(left)}"
-                    " volumes, which other nodes may have written since, stay fenced until they"
-                    " have ended or the node is booted",
+                    message=f"node {name} is in service again; its old clients of"
+                    f" {_count(len(left), 'volume')}, which other nodes may have written since,"
+                    " stay fenced until they have ended or the node is booted",
                     object=f"Node/{name}",
                 ),
             )
@@ -317,3 +316,14 @@ class OutOfServiceController:
 
 def _is_concerned(old: Node | None, new: Node | None) -> bool:
     return any(node is not None and is_out_of_service(node) for node in (old, new))
+
+
+def _count_fenced(volumes: Sequence[HeldVolume]) -> str:
+    """The numbers of volumes and of clients; a backend without clients is fenced by the volume."""
+    clients = sum(len(volume.clients) for volume in volumes)
+    fenced = _count(len(volumes), "volume")
+    return f"{fenced}, {_count(clients, 'client')}" if clients else fenced
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -54,11 +54,9 @@ class AutomaticTakeover:
     @property
     def pause_of_nodes(self) -> float:
         """The pause where nodes are the source."""
-        return (
-            max(self.pause, SHORTEST_NODES_PAUSE)
-            if self.nodes_pause is None
-            else (self.nodes_pause)
-        )
+        if self.nodes_pause is not None:
+            return self.nodes_pause
+        return max(self.pause, SHORTEST_NODES_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,8 @@ def parse_automatic(value: Any, path: str) -> AutomaticTakeover:
         for source in sources:
             if source not in SOURCES:
                 raise ShapeError(
-                    sources_path, f"{source!r} is none; there are {' and '.join(SOURCES)}"
+                    sources_path,
+                    f"{source!r} is not a source; there are {' and '.join(SOURCES)}",
                 )
     return AutomaticTakeover(
         targets,

@@ -127,7 +127,11 @@ def _suggest_way_home(use: VolumeUse, takeover: TakeoverMap) -> str:
         return "It is detached once its last pod is gone."
     if takeover.is_taken_over(use.home):
         return f"Nothing: {domain_name(use.home)} is taken over, so it is where it should be."
-    return "Delete the pod at a convenient time: its replacement starts at home."
+    return (
+        "Delete the pod soon: its replacement starts at home. Under a spread constraint it can keep"
+        " other pods of its set Pending until then. An eviction may be refused, because a budget"
+        " counts those as unavailable; deleting is not."
+    )
 
 
 def find_takeover_warnings(
