@@ -11,8 +11,9 @@ from tests.embedded.components.disruption.foo_workloads import budget, topology_
 from tests.embedded.virtual_cluster import until
 from tests.embedded.whole_cluster import whole
 
-from zonewise.api import Node, Pod
+from zonewise.api import Pod
 from zonewise.api.objects.pod_state import is_pod_active, is_pod_ready
+from zonewise.disruption.namespace_budgets import BUDGETS_LIMIT
 from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
 from zonewise.embedded.components.workloads.jobs.objects import Job
 from zonewise.embedded.components.workloads.jobs.pods import is_tracked
@@ -22,16 +23,14 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 Obj = dict[str, Any]
 ZONE = "topology.kubernetes.io/zone"
-EVEN: Obj = {"expectedPods": "ReplicasPerDomain", "crossDomain": "Exclusive", "maxUnavailable": 1}
-"""Allows nothing while a zone has fewer than its share."""
 
 
-def job(seconds: str = "infinity", *, unsatisfiable: str = "DoNotSchedule", **spec: Any) -> Obj:
+def job(seconds: str = "infinity", **spec: Any) -> Obj:
     """A Job of six pods at a time, spread over zones."""
     constraint = {
         "maxSkew": 1,
         "topologyKey": ZONE,
-        "whenUnsatisfiable": unsatisfiable,
+        "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "foo"}},
     }
     pod: Obj = {
@@ -98,18 +97,13 @@ async def test_pods_that_a_budget_holds_are_counted_when_they_end() -> None:
     """Pods that should go and may not stay active and tracked: the Job counts them as succeeded,
     and an event names the budget.
     """
-    nodes = list(NodeLayout().nodes())
-    cordoned = [
-        node["metadata"]["name"] for node in nodes if node["metadata"]["labels"][ZONE] == "c"
+    limit = topology_budget(maxUnavailable=1)
+    # One more than are counted in a namespace: that one allows nothing.
+    limits = [
+        {**limit, "metadata": {"name": f"limit-{number}"}} for number in range(BUDGETS_LIMIT + 1)
     ]
-    for node in nodes:
-        if node["metadata"]["name"] in cordoned:
-            node["spec"] = {**node.get("spec", {}), "unschedulable": True}
-    work = job("200", unsatisfiable="ScheduleAnyway", completions=6)
-    async with whole([*nodes, work, topology_budget(**EVEN)]) as cluster:
-        await until(lambda: ready(cluster) == {"a": 3, "b": 3}, within=120)
-        for name in cordoned:
-            await cluster.client.patch(Node, name, None, {"spec": {"unschedulable": None}})
+    async with whole([*NodeLayout().nodes(), job("200", completions=6), *limits]) as cluster:
+        await until(lambda: ready(cluster) == {"a": 2, "b": 2, "c": 2}, within=120)
         await lower(cluster, parallelism=3)
         await asyncio.sleep(100)
         pods = [pod for pod in cluster.program.cache.store(Pod) if is_pod_active(pod)]
