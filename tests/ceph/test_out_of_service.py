@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,11 @@ from tests.csi import scene
 from tests.csi.scene import MIB, mount_capability, refused
 from tools.ceph.cluster import CephCluster
 
+from zonewise.csi.backends.ceph.blocklist import unblock
 from zonewise.csi.backends.ceph.clusters import CephClusters, open_cephfs, open_rbd
+from zonewise.csi.backends.ceph.connection import CephConnection, CommandFailed
 from zonewise.csi.backends.ceph.journals.node_index import NodeIndex
+from zonewise.csi.backends.ceph.rbd import fencing
 from zonewise.csi.backends.contract import HeldVolume, NodeFencing
 from zonewise.csi.backends.folders import mounts
 from zonewise.csi.errors import Code, CsiError
@@ -151,6 +156,47 @@ async def test_a_fenced_node_that_lives_lets_go_of_the_image(
         await a.unpublish(id)
         await a.unstage(id)
         await a.delete(id)
+    leader.close()
+
+
+async def test_an_image_stays_the_nodes_while_its_clients_are_let_in(
+    ceph: CephCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is not known whether clients were let in, no other node gets the image, though it
+    was fenced before and is watched by none, and the next look fences the node again.
+    """
+    capability = mount_capability()
+    before = blocked(ceph)
+    leader = lead(ceph, tmp_path)
+
+    def time_out(connection: CephConnection, addresses: Iterable[str]) -> None:
+        unblock(connection, addresses)
+        raise CommandFailed(errno.ETIMEDOUT, "timed out")
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with calling(ceph, tmp_path / "a", "a") as a, calling(ceph, tmp_path / "b", "b") as b:
+        volume = await a.create("late", size=32 * MIB, capability=capability, topology=in_zone("a"))
+        id = volume.volume_id
+        await a.stage(id, capability)
+        ((image,), _) = leader.find_held("node-a")
+        leader.fence_held("node-a", image)
+        with monkeypatch.context() as patched:
+            patched.setattr(fencing, "unblock", time_out)
+            with pytest.raises(CommandFailed, match="timed out"):
+                leader.unfence_held("node-a", image, rebooted=False)
+        assert blocked(ceph) == before
+        assert await refused(b.stage(id, capability)) is Code.FAILED_PRECONDITION
+        ((again,), _) = leader.find_held("node-a")
+        assert again.uuid == image.uuid
+        leader.fence_held("node-a", image)
+        assert blocked(ceph) - before == {*image.clients}
+        await a.unstage(id)
+        assert leader.unfence_held("node-a", image, rebooted=True)
+        assert blocked(ceph) == before
+        await b.stage(id, capability)
+        await b.unstage(id)
+        await b.delete(id)
     leader.close()
 
 

@@ -70,15 +70,22 @@ class Images:
         self.fence = Fence.CONFIRMED
 
     def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
-        """Let clients in again where nobody is harmed."""
+        """Let clients in again where nobody is harmed; the record goes last."""
         if self.holder != node and not rebooted:
             return False
+        if self.holder == node:
+            self.fence = Fence.BEGUN
+        if not self.broken:
+            self.blocklist -= {*volume.clients}
+            self.end_unfencing()
         if self.holder == node:
             self.fence = None
         if self.broken:
             raise CsiError(Code.PERMISSION_DENIED, "access denied")
-        self.blocklist -= {*volume.clients}
         return True
+
+    def end_unfencing(self) -> None:
+        """The clients are in, and the record is not removed yet."""
 
     def decide_for(self, node: str) -> FenceStep:
         """What another node does before it stages the image."""
@@ -276,6 +283,59 @@ async def test_a_client_that_may_harm_another_node_stays_fenced_until_a_boot() -
         await boot(cluster, "second")
         await asyncio.sleep(65)
         assert (await records(cluster), images.blocklist) == ({}, set())
+
+
+class SilentImages(Images):
+    """Storage whose monitors let clients in and do not say so, while ``silent``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent = True
+
+    def end_unfencing(self) -> None:
+        """Nobody knows whether they are in."""
+        if self.silent:
+            raise CsiError(Code.UNAVAILABLE, "no monitor answers")
+
+
+async def test_a_fence_that_is_half_lifted_is_made_again() -> None:
+    """A node whose taint comes back while its clients are being let in is fenced again, also from
+    what Ceph does not see because the node is cut off; no other node gets the volume before.
+    """
+    images = SilentImages()
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        images.connected = set()
+        await taint(cluster)
+        await asyncio.sleep(1)
+        assert images.blocklist == set()
+        assert not (await records(cluster))["n1"].confirmed
+        assert images.decide_for("n2") is FenceStep.REFUSE
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        assert images.blocklist == {"10.0.0.1:0/1"}
+        assert images.decide_for("n2") is FenceStep.NOTHING
+        assert await reported(cluster) == ["NodeFenced"]
+        images.silent = False
+        await taint(cluster)
+        await asyncio.sleep(5)
+        assert (await records(cluster), images.blocklist) == ({}, set())
+
+
+async def test_a_record_alone_tells_that_a_fence_is_half_lifted() -> None:
+    """Storage that does not write down how far a volume is fenced is fenced again, too."""
+    images = SilentImages()
+    async with watched(images) as cluster:
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        images.connected = set()
+        await taint(cluster)
+        await asyncio.sleep(1)
+        images.fence = Fence.CONFIRMED
+        await taint(cluster, TAINT)
+        await asyncio.sleep(5)
+        assert images.blocklist == {"10.0.0.1:0/1"}
 
 
 async def test_the_record_of_a_killed_process_is_followed() -> None:

@@ -10,9 +10,11 @@ step may be repeated; while the taint is there, it is looked again for clients t
 that fails is tried again after at most a minute; until it is certain, no other node gets the volume
 (``storage.takeover.dead_nodes.decide_fencing``).
 
-When the taint goes, the clients are let in again and the record is removed. A client stays out
-while it may harm another node: its volume is not only this node's any more, and the node has not
-been booted since, so the client may still live. New clients of the node are not affected.
+When the taint goes, the clients are let in again and the record is removed. First the record says
+that the fence is not certain any more: if the taint comes back when some are let in, all of them
+are fenced again. A client stays out while it may harm another node: its volume is not only this
+node's any more, and the node has not been booted since, so the client may still live. New clients
+of the node are not affected.
 
 A node that is deleted has no taint any more, and is lost all the same: a fence that has begun is
 finished, because until then no other node gets the volume. Then its record is removed, and its
@@ -214,7 +216,9 @@ class OutOfServiceController:
         self, storage: NodeFencing, node: Node, records: dict[str, FenceRecord]
     ) -> float | None:
         name, boot = node.metadata.name, node.status.node_info.boot_id
-        record = records[name]
+        record = replace(records[name], confirmed=False)
+        if records[name].confirmed:
+            await self._write(records, name, record)
         rebooted = bool(boot and record.boot) and boot != record.boot
         left: list[HeldVolume] = []
         problems: list[str] = []

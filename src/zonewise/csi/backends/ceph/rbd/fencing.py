@@ -133,6 +133,10 @@ class RbdFencing:
     ) -> bool:
         """Let clients of a node in again; False if another node may have the image since then.
 
+        First the mark says again that a fence has begun, and last it is removed: in between, when
+        this ends early or the taint comes back, some clients are let in and others are not, and no
+        other node takes the image.
+
         The mark is removed also where the monitors refuse to let them in: no other node would get
         the image. Without the mark it is like any image of this node: another one gets it when no
         client watches it, and what is refused here stays out. Only while it is not known what the
@@ -140,10 +144,10 @@ class RbdFencing:
         """
         with translate_errors(f"letting clients use image {image_name(entry)} again"):
             try:
-                holder = VolumeHolder.from_json(self._read_holder(entry).decode(errors="replace"))
+                marked = self._mark(entry, node, Fence.BEGUN)
             except PoolMissing:
-                holder, rebooted = VolumeHolder(), True
-            if holder.node != node and not rebooted:
+                marked, rebooted = False, True
+            if not marked and not rebooted:
                 return False
             refusal: CommandFailed | None = None
             try:
@@ -152,7 +156,7 @@ class RbdFencing:
                 if error.errno == errno.ETIMEDOUT:
                     raise
                 refusal = error
-            if holder.node == node and holder.fence is not None:
+            if marked:
                 self._mark(entry, node, None)
             if refusal is not None:
                 raise refusal
