@@ -8,7 +8,7 @@ given, so that applying it again leaves pools and takeovers as they are.
 *Permissions.* The controller's account may do what its sidecars do to volumes, claims and
 snapshots, and may write leases and capacities in its own namespace only; it may not read Secrets,
 because a class that needs none must not cost that permission. For takeover it labels nodes, deletes
-pods of dead ones, and writes the two ConfigMaps of the driver. The provisioner, since its version
+pods of dead ones, and writes the three ConfigMaps of the driver. The provisioner, since its version
 6.0.1, holds a snapshot by a finalizer while it is restored, and so may update it. Policies limit
 all this to these labels, this finalizer and volumes of this driver: otherwise the account could
 remove a taint from any node, and make a volume of any of its folders. The nodes' account may read
@@ -63,6 +63,7 @@ CEPH_BASE = (
     " docker build --target ceph ."
 )
 STATUS = "csi-takeover"
+FENCES = "csi-fences"
 SNAPSHOT_GROUP = "snapshot.storage.k8s.io"
 RESTORING = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 NAMESPACE = "zonewise-system"
@@ -231,7 +232,7 @@ def _own_rules() -> list[Obj]:
         allow("storage.k8s.io", ["csistoragecapacities"], write),
         allow("apps", ["replicasets"], ("get",)),
         allow("", ["configmaps"], ("get", "create")),
-        allow("", ["configmaps"], ("patch",), names=[CONFIG, STATUS]),
+        allow("", ["configmaps"], ("patch",), names=[CONFIG, STATUS, FENCES]),
     ]
 
 

@@ -18,13 +18,15 @@ from zonewise.api.reason import Reason
 from zonewise.csi.backends.contract import HeldVolume
 from zonewise.csi.errors import Code, CsiError
 from zonewise.csi.takeover.controller import ConfigMap, TakeoverController, TakeoverSettings
-from zonewise.csi.takeover.out_of_service import (
+from zonewise.csi.takeover.fence_records import (
     FENCES_KEY,
+    FENCES_MAP,
     FenceRecord,
-    OutOfServiceController,
+    WrittenFences,
     format_fences,
     parse_fences,
 )
+from zonewise.csi.takeover.out_of_service import OutOfServiceController
 from zonewise.csi.takeover.source import FollowedConfiguration
 from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP, TakeoverStatus
 from zonewise.csi.transport.calls import run_inline
@@ -129,8 +131,18 @@ async def boot(cluster: VirtualCluster, boot_id: str) -> None:
 
 async def records(cluster: VirtualCluster) -> dict[str, FenceRecord]:
     """What is written."""
-    config_map = await cluster.client.get(ConfigMap, STATUS_MAP, "default")
-    return parse_fences(str(config_map.get("data", FENCES_KEY, default="")))
+    return dict(parse_fences(await stored(cluster)).records)
+
+
+async def stored(cluster: VirtualCluster) -> str:
+    """The text that the records are in."""
+    config_map = await cluster.client.get(ConfigMap, FENCES_MAP, "default")
+    return str(config_map.get("data", FENCES_KEY, default=""))
+
+
+async def store(cluster: VirtualCluster, text: str) -> None:
+    """Replace that text."""
+    await cluster.client.patch(ConfigMap, FENCES_MAP, "default", {"data": {FENCES_KEY: text}})
 
 
 async def read_fences(cluster: VirtualCluster) -> tuple[Reason, ...]:
@@ -346,9 +358,10 @@ async def test_the_record_of_a_killed_process_is_followed() -> None:
     images.blocklist = {"10.0.0.1:0/1"}
     image = HeldVolume("ceph", "u", ("10.0.0.1:0/1",))
     for confirmed in (True, False):
+        fenced = FenceRecord("first", (image,), confirmed)
         body: Any = {
-            "metadata": {"name": STATUS_MAP, "namespace": "default"},
-            "data": {FENCES_KEY: format_fences({"n1": FenceRecord("first", (image,), confirmed)})},
+            "metadata": {"name": FENCES_MAP, "namespace": "default"},
+            "data": {FENCES_KEY: format_fences(WrittenFences({"n1": fenced}))},
         }
         source = FollowedConfiguration()
         settings = TakeoverSettings(source=source, labels=LABELS, namespace="default")
@@ -378,10 +391,144 @@ async def test_clients_are_written_down_before_they_are_fenced() -> None:
         assert (volume.clients, images.blocklist) == (("10.0.0.1:0/1",), set())
 
 
-async def test_an_unreadable_record_is_none() -> None:
-    """A text that is no record is read as if there were none."""
-    for text in ("", "{", "[]", '{"n": 1}', '{"n": {"boot": ""}}', "[" * 100_000):
-        assert parse_fences(text) == {}
+class ManyImages(Images):
+    """Storage where each node has so many images, until it is fenced from all of them."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.fenced: set[tuple[str, str]] = set()
+
+    def find_held(self, node: str) -> tuple[list[HeldVolume], list[str]]:
+        """All images of the node, or none."""
+        uuids = [f"{node:>08}-0000-4000-8000-{number:012d}" for number in range(self.number)]
+        if (node, uuids[-1]) in self.fenced:
+            return [], []
+        return [HeldVolume("ceph", uuid, (f"10.244.100.100:0/{node}{uuid}",)) for uuid in uuids], []
+
+    def fence_held(self, node: str, volume: HeldVolume) -> None:
+        """Fence one image."""
+        self.fenced.add((node, volume.uuid))
+
+    def unfence_held(self, node: str, volume: HeldVolume, *, rebooted: bool) -> bool:
+        """Let its client in again."""
+        self.fenced.discard((node, volume.uuid))
+        return True
+
+
+async def add_nodes(cluster: VirtualCluster, *names: str) -> None:
+    """Nodes with the taint."""
+    for name in names:
+        body = {"metadata": {"name": name}, "spec": {"taints": [TAINT]}}
+        await cluster.client.create(convert(Node, body))
+
+
+async def untaint(cluster: VirtualCluster, *names: str) -> None:
+    """All of them are in service again."""
+    for name in names:
+        await cluster.client.patch(Node, name, None, {"spec": {"taints": []}})
+
+
+async def test_nodes_are_fenced_though_their_records_do_not_fit() -> None:
+    """A node whose record the API server refuses is fenced all the same, the status says what was
+    refused, and when there is room the record is written; all clients are let in at the end.
+    """
+    images = ManyImages(3000)
+    async with watched(images) as cluster:
+        names = ("n2", "n3", "n4", "n5")
+        await add_nodes(cluster, *names)
+        await asyncio.sleep(120)
+        assert {node for node, _ in images.fenced} == {*names}
+        reasons = {reason.object: reason for reason in await read_fences(cluster)}
+        refused = {name for name in names if reasons[f"Node/{name}"].code == "FenceFails"}
+        written = await records(cluster)
+        assert refused and written
+        assert {*written} == {*names} - refused
+        for name in refused:
+            assert "its record cannot be written: " in reasons[f"Node/{name}"].message
+        await untaint(cluster, *written)
+        await asyncio.sleep(120)
+        assert {*await records(cluster)} == refused
+        assert {*await reported(cluster)} == {"NodeFenced"}
+        await untaint(cluster, *refused)
+        await asyncio.sleep(120)
+        assert (await records(cluster), images.fenced) == ({}, set())
+        assert await reported(cluster) == []
+
+
+async def test_a_node_is_let_in_though_its_record_was_never_written() -> None:
+    """A refused record is followed by the process that has it, and so is a node's deletion."""
+    images = ManyImages(20_000)
+    async with watched(images) as cluster:
+        await add_nodes(cluster, "n2", "n3")
+        await asyncio.sleep(60)
+        assert len(images.fenced) == 40_000
+        await untaint(cluster, "n2")
+        await cluster.client.delete(Node, "n3")
+        await asyncio.sleep(120)
+        assert {node for node, _ in images.fenced} == {"n3"}
+        assert await reported(cluster) == []
+
+
+async def test_a_record_that_cannot_be_read_hides_no_other() -> None:
+    """A record that is none is reported and stays as it is, also when its own node is fenced; the
+    others are followed.
+    """
+    images = ManyImages(2)
+    async with watched(images) as cluster:
+        await add_nodes(cluster, "n2", "n3")
+        await asyncio.sleep(5)
+        text = await stored(cluster)
+        await store(cluster, text[:-1] + ',"n9":{"boot":"x"}}')
+        await add_nodes(cluster, "n4", "n9")
+        await asyncio.sleep(65)
+        assert {*await records(cluster)} == {"n2", "n3", "n4"}
+        assert parse_fences(await stored(cluster)).unreadable == {"n9": {"boot": "x"}}
+        assert {node for node, _ in images.fenced} == {"n2", "n3", "n4", "n9"}
+        codes = await reported(cluster)
+        assert sorted({*codes}) == ["FenceFails", "FencesUnreadable", "NodeFenced"]
+        await untaint(cluster, "n2", "n3", "n4", "n9")
+        await asyncio.sleep(65)
+        assert images.fenced == set()
+        assert parse_fences(await stored(cluster)).unreadable == {"n9": {"boot": "x"}}
+        assert await reported(cluster) == ["FencesUnreadable"]
+
+
+async def test_a_text_without_records_is_not_overwritten() -> None:
+    """Nodes are fenced while the text is no JSON object, and written when it is one again."""
+    images = ManyImages(2)
+    async with watched(images) as cluster:
+        await add_nodes(cluster, "n2")
+        await asyncio.sleep(5)
+        text = await stored(cluster)
+        await store(cluster, text[:-1])
+        await add_nodes(cluster, "n3")
+        await asyncio.sleep(65)
+        assert await stored(cluster) == text[:-1]
+        assert {node for node, _ in images.fenced} == {"n2", "n3"}
+        assert "FencesUnreadable" in await reported(cluster)
+        await store(cluster, text)
+        await asyncio.sleep(95)
+        assert {*await records(cluster)} == {"n2", "n3"}
+        assert {*await reported(cluster)} == {"NodeFenced"}
+        await untaint(cluster, "n2", "n3")
+        await asyncio.sleep(65)
+        assert images.fenced == set()
+
+
+async def test_records_are_read_one_by_one() -> None:
+    """What is written is read again; what is no record is kept, and what has none is a problem."""
+    image = HeldVolume("ceph", "u", ("10.0.0.1:0/1",))
+    fences = WrittenFences(
+        {"n1": FenceRecord("first", (image, HeldVolume("", "v")), confirmed=True)},
+        {"n2": 1, "n3": {"boot": ""}, "n4": {"boot": "", "confirmed": 1, "volumes": {}}},
+    )
+    assert parse_fences(format_fences(fences)) == fences
+    wrong = '{"n":{"boot":"","confirmed":true,"volumes":{"ceph":{"u":"10.0.0.1"}}}}'
+    assert parse_fences(wrong).records == {}
+    assert parse_fences("") == parse_fences("{}") == WrittenFences()
+    for text in ("{", "[]", "1", "[" * 100_000):
+        assert parse_fences(text).problem
 
 
 class Killed(BaseException):

@@ -5,10 +5,14 @@ their volumes be used elsewhere; here the node is fenced from them, at once: an 
 wrong, or a machine that is only cut off, must not write to a volume that another node has.
 
 In this order, so that a crash at any line converges: which clients the node has is written
-(ConfigMap ``csi-takeover``, key ``fences.json``), they are fenced, that all are is written. Each
-step may be repeated; while the taint is there, it is looked again for clients that are new. A fence
-that fails is tried again after at most a minute; until it is certain, no other node gets the volume
+(``fence_records``), they are fenced, that all are is written. Each step may be repeated; while the
+taint is there, it is looked again for clients that are new. A fence that fails is tried again after
+at most a minute; until it is certain, no other node gets the volume
 (``storage.takeover.dead_nodes.decide_fencing``).
+
+A record that is refused does not hold up the fence: a node that goes on writing harms data, and a
+client that nobody lets in again only needs a boot of its node. It is needed to lift the fence, so
+it is kept in memory and tried again.
 
 When the taint goes, the clients are let in again and the record is removed. First the record says
 that the fence is not certain any more: if the taint comes back when some are let in, all of them
@@ -23,28 +27,24 @@ clients stay out.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.reason import Reason
 from zonewise.csi.backends.contract import HeldVolume, NodeFencing
 from zonewise.csi.errors import CsiError
-from zonewise.csi.takeover.controller import ConfigMap, TakeoverSettings
-from zonewise.csi.takeover.status import STATUS_MAP
+from zonewise.csi.takeover.controller import TakeoverSettings
+from zonewise.csi.takeover.fence_records import FenceRecord, FenceRecords
 from zonewise.csi.transport.calls import CallWorker
 from zonewise.runtime.controller.recorder import EventType
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.program.context import ControllerContext
 from zonewise.topology.nodes import is_out_of_service
 
-FENCES_KEY = "fences.json"
 RECHECK_SECONDS = 30.0
 FIRST_RETRY_SECONDS = 2.0
 LAST_RETRY_SECONDS = 60.0
@@ -53,52 +53,6 @@ RECORDED = ""
 
 T = TypeVar("T")
 _log = logger("csi")
-
-
-@dataclass(frozen=True, slots=True)
-class FenceRecord:
-    """What of a node is fenced, or about to be; ``boot`` is the node's boot it was done in."""
-
-    boot: str
-    volumes: tuple[HeldVolume, ...] = ()
-    confirmed: bool = False
-
-    def add(self, boot: str, staged: list[HeldVolume]) -> FenceRecord:
-        """With more clients, of the same volumes or of others; it is unconfirmed if there are."""
-        clients = {(volume.cluster, volume.uuid): {*volume.clients} for volume in self.volumes}
-        for volume in staged:
-            clients.setdefault((volume.cluster, volume.uuid), set()).update(volume.clients)
-        volumes = tuple(HeldVolume(*key, tuple(sorted(clients[key]))) for key in sorted(clients))
-        if volumes == self.volumes:
-            return replace(self, confirmed=self.confirmed and not staged)
-        return FenceRecord(boot, volumes)
-
-
-def parse_fences(text: str) -> dict[str, FenceRecord]:
-    """The records by node; of a text that is none, none."""
-    try:
-        return {
-            str(node): FenceRecord(
-                str(record["boot"]),
-                tuple(
-                    HeldVolume(
-                        str(volume["cluster"]),
-                        str(volume["uuid"]),
-                        tuple(map(str, volume["clients"])),
-                    )
-                    for volume in record["volumes"]
-                ),
-                record["confirmed"] is True,
-            )
-            for node, record in json.loads(text).items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def format_fences(records: Mapping[str, FenceRecord]) -> str:
-    """The text that ``parse_fences`` reads."""
-    return json.dumps({node: asdict(records[node]) for node in sorted(records)}, indent=1) + "\n"
 
 
 class OutOfServiceController:
@@ -113,7 +67,7 @@ class OutOfServiceController:
         worker: CallWorker,
     ) -> None:
         self._context = context
-        self._namespace = settings.namespace
+        self._records = FenceRecords(context.client, settings.namespace)
         self._status = settings.fences
         self._storage = storage
         self._worker = worker
@@ -137,21 +91,24 @@ class OutOfServiceController:
         storage = self._storage
         if not isinstance(storage, NodeFencing):
             return None
-        records = parse_fences(await self._read())
+        await self._records.read()
+        self._report_unreadable()
+        records = self._records.by_node
         if name == RECORDED:
             for recorded in records:
                 self._controller.enqueue(recorded)
-            return None
+            return RECHECK_SECONDS if self._records.problem is not None else None
         node = self._nodes.get(("", name))
         if node is not None and is_out_of_service(node):
-            return await self._fence(storage, node, records)
+            return await self._fence(storage, node, records.get(name))
         if name in records:
             if node is not None:
-                return await self._unfence(storage, node, records)
+                return await self._unfence(storage, node, records[name])
+            deleted = Node(metadata=ObjectMeta(name=name))
             if not records[name].confirmed:
-                deleted = Node(metadata=ObjectMeta(name=name))
-                return await self._fence(storage, deleted, records, deleted=True)
-            await self._write(records, name, None)
+                return await self._fence(storage, deleted, records[name], deleted=True)
+            if refusal := await self._records.write(name, None):
+                return self._fail(deleted, _tell_kept(name, refusal))
         self._report(name, None)
         return None
 
@@ -159,11 +116,11 @@ class OutOfServiceController:
         self,
         storage: NodeFencing,
         node: Node,
-        records: dict[str, FenceRecord],
+        previous: FenceRecord | None,
         *,
         deleted: bool = False,
     ) -> float | None:
-        name, previous = node.metadata.name, records.get(node.metadata.name)
+        name, refusal = node.metadata.name, ""
         boot = previous.boot if deleted and previous else node.status.node_info.boot_id
         try:
             volumes, problems = await self._worker(lambda: storage.find_held(name))
@@ -172,8 +129,8 @@ class OutOfServiceController:
         record = (previous or FenceRecord(boot)).add(boot, volumes)
         if problems:
             record = replace(record, confirmed=False)
-        if record != previous:
-            await self._write(records, name, record)
+        if record != previous or not self._records.is_written(name):
+            refusal = await self._records.write(name, record)
         # Those that were written down before, too: a client that Ceph does not see just now may
         # be cut off, and come back with what it has not written yet.
         for volume in () if record.confirmed else record.volumes:
@@ -190,7 +147,6 @@ class OutOfServiceController:
                     fix="It is tried again at least each minute; its volumes stay where they are.",
                 ),
             )
-        self._failures.pop(name, None)
         reason = Reason(
             code="NodeFenced" if record.volumes else "NothingToFence",
             message=f"node {name} {'was deleted' if deleted else 'is out of service'}: "
@@ -202,23 +158,28 @@ class OutOfServiceController:
             object=f"Node/{name}",
         )
         if deleted:
-            await self._write(records, name, None)
+            if refusal := await self._records.write(name, None):
+                return self._fail(node, _tell_kept(name, refusal))
             self._tell(node, reason)
             self._report(name, None)
             return None
         if not record.confirmed:
-            await self._write(records, name, replace(record, confirmed=True))
+            refusal = await self._records.write(name, replace(record, confirmed=True))
+        if refusal:
+            return self._fail(node, _tell_refused(reason, refusal))
+        if not record.confirmed:
             self._tell(node, reason)
+        self._failures.pop(name, None)
         self._report(name, reason)
         return RECHECK_SECONDS
 
     async def _unfence(
-        self, storage: NodeFencing, node: Node, records: dict[str, FenceRecord]
+        self, storage: NodeFencing, node: Node, previous: FenceRecord
     ) -> float | None:
         name, boot = node.metadata.name, node.status.node_info.boot_id
-        record = replace(records[name], confirmed=False)
-        if records[name].confirmed:
-            await self._write(records, name, record)
+        record = replace(previous, confirmed=False)
+        if record != previous:
+            await self._records.write(name, record)  # refused, it counts here at least
         rebooted = bool(boot and record.boot) and boot != record.boot
         left: list[HeldVolume] = []
         problems: list[str] = []
@@ -230,14 +191,15 @@ class OutOfServiceController:
             if not done:
                 left.append(volume)
         remaining = replace(record, volumes=tuple(left)) if left else None
-        if remaining != record:
-            await self._write(records, name, remaining)
+        if remaining != record or not self._records.is_written(name):
+            refusal = await self._records.write(name, remaining)
+            problems += [f"its record cannot be changed: {refusal}"] if refusal else []
         if problems:
             return self._fail(
                 node,
                 Reason(
                     code="UnfenceFails",
-                    message=f"node {name} is in service again, and clients stay fenced:"
+                    message=f"node {name} is in service again, and not all clients are let in:"
                     f" {'; '.join(problems[:3])}",
                     object=f"Node/{name}",
                     fix="Its new clients are not affected. On Ceph the driver's user needs the"
@@ -283,6 +245,12 @@ class OutOfServiceController:
         _log.warning(str(reason), reason=reason.code)
         self._context.recorder.event(node, reason.code, "Fence", str(reason), type=kind)
 
+    def _report_unreadable(self) -> None:
+        problem = self._records.problem
+        if problem is not None and self._reasons.get(RECORDED) != problem:
+            _log.warning(str(problem), reason=problem.code)
+        self._report(RECORDED, problem)
+
     def _report(self, name: str, reason: Reason | None) -> None:
         if reason is None:
             self._reasons.pop(name, None)
@@ -290,36 +258,28 @@ class OutOfServiceController:
             self._reasons[name] = reason
         self._status.replace(tuple(self._reasons[each] for each in sorted(self._reasons)))
 
-    async def _read(self) -> str:
-        try:
-            config_map = await self._context.client.get(ConfigMap, STATUS_MAP, self._namespace)
-        except NotFound:
-            return ""
-        return str(config_map.get("data", FENCES_KEY, default=""))
-
-    async def _write(
-        self, records: dict[str, FenceRecord], name: str, record: FenceRecord | None
-    ) -> None:
-        """Write one record, or remove it; nobody else writes this key."""
-        if record is None:
-            records.pop(name, None)
-        else:
-            records[name] = record
-        client = self._context.client
-        body: dict[str, Any] = {"data": {FENCES_KEY: format_fences(records) if records else None}}
-        try:
-            await client.patch(ConfigMap, STATUS_MAP, self._namespace, body)
-        except NotFound:
-            meta = {"name": STATUS_MAP, "namespace": self._namespace}
-            if records:
-                with suppress(AlreadyExists):
-                    await client.create(ConfigMap({"metadata": meta, **body}))
-                    return
-                await client.patch(ConfigMap, STATUS_MAP, self._namespace, body)
-
 
 def _is_concerned(old: Node | None, new: Node | None) -> bool:
     return any(node is not None and is_out_of_service(node) for node in (old, new))
+
+
+def _tell_refused(fenced: Reason, refusal: str) -> Reason:
+    return Reason(
+        code="FenceFails",
+        message=f"{fenced.message}, and its record cannot be written: {refusal}",
+        object=fenced.object,
+        fix="It is tried again at least each minute. A driver that is restarted before does not"
+        " know which clients to let in: then boot the node before its taint goes.",
+    )
+
+
+def _tell_kept(name: str, refusal: str) -> Reason:
+    return Reason(
+        code="FenceFails",
+        message=f"node {name} was deleted, and its record cannot be removed: {refusal}",
+        object=f"Node/{name}",
+        fix="It is fenced. It is tried again at least each minute.",
+    )
 
 
 def _count_fenced(volumes: Sequence[HeldVolume]) -> str:
