@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -29,7 +29,7 @@ from zonewise.csi.takeover.fence_records import (
 from zonewise.csi.takeover.out_of_service import OutOfServiceController
 from zonewise.csi.takeover.source import FollowedConfiguration
 from zonewise.csi.takeover.status import STATUS_KEY, STATUS_MAP, TakeoverStatus
-from zonewise.csi.transport.calls import run_inline
+from zonewise.csi.transport.calls import CallWorker, run_inline
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import parse_domain_labels
 from zonewise.storage.takeover.dead_nodes import Fence, FenceStep, VolumeHolder, decide_fencing
@@ -38,6 +38,7 @@ from zonewise.topology.nodes import is_out_of_service
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
+T = TypeVar("T")
 LABELS = parse_domain_labels("topology.kubernetes.io/zone", "csi.zonewise.io")
 TAINT = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
 
@@ -529,6 +530,44 @@ async def test_records_are_read_one_by_one() -> None:
     assert parse_fences("") == parse_fences("{}") == WrittenFences()
     for text in ("{", "[]", "1", "[" * 100_000):
         assert parse_fences(text).problem
+
+
+async def test_a_leader_that_ends_waits_for_its_storage() -> None:
+    """A fence that is under way when a leader loses its lease ends before the next one begins, so
+    that it is lifted like any other.
+    """
+    images = Images()
+    source = FollowedConfiguration()
+    settings = TakeoverSettings(source=source, labels=LABELS, namespace="default")
+
+    async def answer_late(work: Callable[[], T], _lane: str = "") -> T:
+        async def run_thread() -> T:
+            await asyncio.sleep(40)
+            return work()
+
+        return await asyncio.shield(asyncio.create_task(run_thread()))
+
+    async with virtual_cluster({}) as cluster:
+        await cluster.client.create(convert(Node, {"metadata": {"name": "n1"}}))
+
+        def lead(name: str, worker: CallWorker) -> asyncio.Task[None]:
+            context = cluster.program.context(name)
+            controller = OutOfServiceController(context, settings, storage=images, worker=worker)
+            return asyncio.create_task(controller.run())
+
+        first = lead("first", answer_late)
+        await taint(cluster, TAINT)
+        await asyncio.sleep(50)
+        assert (len(await records(cluster)), images.blocklist) == (1, set())
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert images.blocklist == {"10.0.0.1:0/1"}
+        second = lead("second", run_inline)
+        await taint(cluster)
+        await asyncio.sleep(300)
+        assert (await records(cluster), images.blocklist, images.fence) == ({}, set(), None)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
 
 
 class Killed(BaseException):

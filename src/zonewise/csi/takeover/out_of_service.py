@@ -27,6 +27,7 @@ clients stay out.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -225,9 +226,19 @@ class OutOfServiceController:
         return None
 
     async def _try(self, work: Callable[[], T]) -> tuple[T | None, str]:
-        """What it gives, or what was wrong with it."""
+        """What it gives, or what was wrong with it.
+
+        Who cancels this waits until the storage has answered: what has begun cannot be taken back,
+        and must not end after the next leader has begun.
+        """
+        call = asyncio.ensure_future(self._worker(work))
         try:
-            return await self._worker(work), ""
+            await asyncio.wait([call])
+        except asyncio.CancelledError:
+            await asyncio.wait([call])
+            raise
+        try:
+            return call.result(), ""
         except CsiError as error:
             return None, str(error)
 
