@@ -312,7 +312,7 @@ async def test_a_zone_whose_nodes_are_lost_is_taken_over_and_given_back(folder: 
 
 async def test_the_delay_of_a_lost_zone_survives_a_restart(folder: Path) -> None:
     """A cluster that is restarted during the delay takes the zone over when the delay is over, not
-    a whole delay later.
+    a whole delay later: a minute of it at most is added.
     """
     async with living(folder, killed=True) as cluster:
         await single(cluster)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from tests.csi.takeover.written_takeover import written
@@ -225,6 +226,82 @@ async def test_a_zone_given_back_by_hand_has_its_delay_after_a_restart() -> None
         assert await written(cluster) == ({}, "")
         await asyncio.sleep(40)
         assert await written(cluster) == ({"a": ["all"]}, "a")
+
+
+@pytest.mark.parametrize("jump", [False, True], ids=["ahead", "jumps"])
+async def test_a_wrong_clock_does_not_end_a_pause(jump: bool) -> None:
+    """A clock that is an hour ahead, or jumps, takes no zone over, and gives none back, that was
+    not seen so for a minute.
+    """
+    source = FollowedConfiguration()
+    off = 0.0 if jump else 3600.0
+
+    def make(context: ControllerContext) -> AutomaticLoop:
+        settings = TakeoverSettings(source=source, labels=LABELS, namespace="default")
+        wrong = replace(context, clock=lambda: context.clock() + off)
+        return AutomaticLoop(wrong, settings, storage=None, worker=run_inline)
+
+    async with virtual_cluster({"automatic": make}) as cluster:
+
+        async def let_zone_be(*, ready: bool) -> None:
+            now = format_time(from_epoch(EPOCH + asyncio.get_running_loop().time()))
+            condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": now}
+            node = await cluster.client.get(Node, "a")
+            await cluster.client.patch_status(node, {"conditions": [condition]})
+
+        for zone in "abc":
+            await cluster.client.create(ready_node(zone, ready=True))
+        automatic = {"by": ["all"], "pause": "5m", "sources": ["nodes"]}
+        text = json.dumps({"version": 2, "automatic-takeover": automatic})
+        body = {
+            "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+            "data": {CONFIG_KEY: text},
+        }
+        await cluster.client.create(ConfigMap(body))
+        source.use(parse_configuration(text, LABELS))
+        await asyncio.sleep(600)
+        await let_zone_be(ready=False)
+        await asyncio.sleep(20)
+        off = 3600.0
+        await asyncio.sleep(30)
+        assert await written(cluster) == ({}, "")
+        await asyncio.sleep(40)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        await let_zone_be(ready=True)
+        await asyncio.sleep(50)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        await asyncio.sleep(40)
+        assert await written(cluster) == ({}, "")
+
+
+async def test_a_new_leader_adds_at_most_a_minute_to_a_pause() -> None:
+    """A leader that finds a zone which has long failed takes it over after a minute."""
+    source = FollowedConfiguration()
+
+    def make(context: ControllerContext) -> AutomaticLoop:
+        settings = TakeoverSettings(source=source, labels=LABELS, namespace="default")
+        return AutomaticLoop(context, settings, storage=None, worker=run_inline)
+
+    async with virtual_cluster({}) as cluster:
+        for zone in "abc":
+            await cluster.client.create(ready_node(zone, ready=zone != "a"))
+        automatic = {"by": ["all"], "pause": "5m", "sources": ["nodes"]}
+        text = json.dumps({"version": 2, "automatic-takeover": automatic})
+        body = {
+            "metadata": {"name": CONFIG_MAP, "namespace": "default"},
+            "data": {CONFIG_KEY: text},
+        }
+        await cluster.client.create(ConfigMap(body))
+        source.use(parse_configuration(text, LABELS))
+        await asyncio.sleep(600)
+        leader = make(cluster.program.context("new"))
+        work = asyncio.create_task(leader.run())
+        await asyncio.sleep(50)
+        assert await written(cluster) == ({}, "")
+        await asyncio.sleep(20)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
 
 
 async def test_a_silent_ceph_does_not_stop_the_nodes() -> None:

@@ -7,8 +7,11 @@ here is an annotation of the same ConfigMap: what an administrator wrote is neve
 administrator gave a domain back is another one: it has a whole pause since then.
 
 Pauses of the storage are counted in memory: a new leader restarts them. Those of nodes follow from
-their conditions. Nodes are read from the cache, which may be old: before something is changed
-because of them they are listed once more, and only what still follows is written.
+their conditions, whose times are of other clocks: the last minute, at least, is counted here, so a
+clock that is wrong does not end a pause, and a new leader adds at most a minute.
+
+Nodes are read from the cache, which may be old: before something is changed because of them they
+are listed once more, and only what still follows is written.
 """
 
 from __future__ import annotations
@@ -50,9 +53,11 @@ from zonewise.storage.takeover.domain_states import (
     DomainTimes,
     NodeState,
     SourceStates,
+    count_seen,
     count_times,
     judge_nodes,
     judge_storage,
+    require_seen,
 )
 from zonewise.topology.nodes import is_node_ready
 
@@ -81,6 +86,7 @@ class AutomaticLoop:
         self._worker = worker
         self._nodes = context.cache.store(Node)
         self._domain_times = DomainTimes()
+        self._seen_nodes = DomainTimes()
         self._last_targets: frozenset[str] = frozenset()
         """What was taken over when we looked last: what is missing now was given back."""
 
@@ -102,7 +108,7 @@ class AutomaticLoop:
         """Look once, and write what follows."""
         settings = self._source.current.automatic_takeover
         if settings is None or self._source.problem is not None:
-            self._domain_times = DomainTimes()
+            self._domain_times = self._seen_nodes = DomainTimes()
             self._holds.replace(())
             return
         sources, problems = await self._ask(settings)
@@ -187,8 +193,10 @@ class AutomaticLoop:
                         times.parse(created).timestamp() if created else float("-inf"),
                     )
                 )
-        ahead = asyncio.get_running_loop().time() - self._context.clock()
-        return judge_nodes(states, settings.pause_of_nodes, ahead=ahead)
+        now = asyncio.get_running_loop().time()
+        judged = judge_nodes(states, settings.pause_of_nodes, ahead=now - self._context.clock())
+        self._seen_nodes = count_seen(judged, self._seen_nodes, now)
+        return require_seen(judged, self._seen_nodes)
 
     async def _write(
         self,

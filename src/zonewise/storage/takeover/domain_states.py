@@ -2,7 +2,7 @@
 
 Two sources can be asked. The *storage* (Ceph) answers what has failed now, so the times are counted
 by whoever asks. *Nodes* have their times on them, the last transition of the condition Ready, so a
-restart of the asking process changes nothing:
+restart of the asking process changes little:
 
 * a domain has failed while all of its nodes are not Ready, and is healthy while at least half of
   them are. In between nothing is certain, and nothing changes;
@@ -11,20 +11,24 @@ restart of the asking process changes nothing:
   otherwise restart it with each of them;
 * where less than half of the nodes of all *other* domains are Ready, it is more likely that nobody
   can see the nodes than that they are gone. Then no domain counts as failed, and time counts only
-  since that many others were Ready: when a broken view is repaired, domains come back one by one.
+  since that many others were Ready: when a broken view is repaired, domains come back one by one;
+* those times are of other clocks than ours, and one that is wrong or jumps would end every pause at
+  once. So whoever asks must also have seen it for a minute, by a clock that nobody sets.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zonewise.api.reason import Reason
 from zonewise.api.values.times import format_time, from_epoch
 from zonewise.storage.domains import Segments
 from zonewise.storage.takeover.stand_ins import domain_name
 
+SEEN_SECONDS = 60.0
+"""How long a domain must have been seen failed, or healthy, whatever the times of nodes say."""
 BEGINNING_SECONDS = 120.0
 """A node that is not Ready since so soon after it was made counts as one that never was."""
 
@@ -152,6 +156,27 @@ def judge_nodes(nodes: Iterable[NodeState], pause: float, *, ahead: float = 0.0)
         begun = max(down_since, others[needed - 1]) + ahead
         states[name] = DomainCondition(evidence, failed=True, since=begun, segments=segments)
     return SourceStates(pause, states)
+
+
+def count_seen(states: SourceStates, previous: DomainTimes, now: float) -> DomainTimes:
+    """Since when domains are seen failed or healthy; what is uncertain is neither."""
+    certain = {name: state for name, state in states.domains.items() if state.since is not None}
+    failed = {name for name, state in certain.items() if state.failed}
+    return count_times(failed, certain.keys(), previous, now)
+
+
+def require_seen(states: SourceStates, seen: DomainTimes) -> SourceStates:
+    """The same, but no pause ends before the domain was seen so for a minute, or the pause."""
+    waits = max(states.pause - SEEN_SECONDS, 0.0)
+    domains = {}
+    for name, state in states.domains.items():
+        seen_since = (seen.down_since if state.failed else seen.up_since).get(name)
+        domains[name] = (
+            replace(state, since=max(state.since, seen_since - waits))
+            if state.since is not None and seen_since is not None
+            else state
+        )
+    return replace(states, domains=domains)
 
 
 def _doubt_nodes(name: str, evidence: str, ready: int, others: int) -> Reason:
