@@ -9,6 +9,7 @@ import pytest
 from zonewise.cli.main import main
 
 ZONES = ("--backend", "ceph-rbd", "--domain-labels", "topology.kubernetes.io/zone")
+FILES = ("--backend", "ceph-fs", *ZONES[2:], "--domain", "zone=a")
 
 
 def test_it_prints_commands_that_a_person_can_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +46,8 @@ def test_as_json_it_has_the_pools_with_their_domains(capsys: pytest.CaptureFixtu
         ((*ZONES, "--domain", "zone=a", "--fs-name", "f"), "--fs-name is for"),
         (("--backend", "ceph-rbd", "--domain", "zone=a"), "--domain-labels is missing"),
         (("--backend", "ceph-fs", *ZONES[2:], "--domain", "zone=a"), "--fs-name is missing"),
+        ((*FILES, "--fs-name=--yes-i-really-mean-it"), "is not the name of a file system"),
+        ((*FILES, "--fs-name", "$(reboot)"), "is not the name of a file system"),
         ((*ZONES[2:], "--domain", "zone=a"), "'pools' is for Ceph"),
     ],
 )

@@ -157,6 +157,18 @@ def parse_pool_name(value: Any, path: str) -> str:
     return name
 
 
+def parse_file_system_name(value: Any, path: str) -> str:
+    """Parse the name of a file system, which Ceph takes for an option if it begins so."""
+    name = strict_json.expect_text(value, path)
+    if len(name) > POOL_NAME_LIMIT or not _POOL_NAME.fullmatch(name):
+        raise ShapeError(
+            path,
+            f"{name!r} is not the name of a file system: letters, digits, '.', '_' and '-', not"
+            f" '-' first, at most {POOL_NAME_LIMIT}",
+        )
+    return name
+
+
 def parse_segments(value: Any, path: str, labels: DomainLabels) -> dict[str, str]:
     """``[{"domainLabel", "value"}]``, not empty, in the order of the labels.
 

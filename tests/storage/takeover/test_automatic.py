@@ -12,6 +12,7 @@ from zonewise.api.errors import ConfigError
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 from zonewise.storage.takeover.automatic import (
+    AutomaticDecision,
     AutomaticTakeover,
     decide_automatic,
 )
@@ -131,6 +132,23 @@ def test_a_domain_that_stands_in_is_taken_over_by_healthy_ones() -> None:
     life.look(0, "b")
     life.look(PAUSE, "b")
     assert life.taken == {"a": ("b",), "b": ("c",)}
+
+
+def test_a_domain_named_all_stays_and_holds_up_no_other() -> None:
+    """A failed domain with the name that stands for all of them is held, and others are taken over;
+    it does not stand in where domains are named.
+    """
+
+    def decide(settings: AutomaticTakeover, taken: TakeoverMap, *failed: str) -> AutomaticDecision:
+        times = count_times(failed, {"a", "b", "c", "d", "all"}, DomainTimes(), 0)
+        states = {"ceph": judge_storage(times, PAUSE)}
+        return decide_automatic(settings, states, taken, (), {}, PAUSE)
+
+    decision = decide(BY_ALL, TakeoverMap({}), "a", "all")
+    assert decision.changes == {"a": ("all",)}
+    assert [hold.code for hold in decision.holds] == ["NameReserved"]
+    looped = decide(BY_ALL, TakeoverMap({"d": ("a",)}), "a")
+    assert looped.changes == {"a": ("b", "c")}
 
 
 def test_the_configuration_turns_it_on() -> None:

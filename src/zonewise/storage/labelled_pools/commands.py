@@ -16,7 +16,7 @@ from zonewise.api.errors import ConfigError
 from zonewise.storage.domains import DomainLabels, Segments
 from zonewise.storage.labelled_pools.selection import LABEL_PREFIX
 from zonewise.storage.placement_reasons import describe_domain
-from zonewise.storage.pools import parse_pool_name
+from zonewise.storage.pools import parse_file_system_name, parse_pool_name
 from zonewise.storage.strict_json import ShapeError
 
 RBD = "rbd"
@@ -58,6 +58,11 @@ def plan_pools(
 
     Raises ConfigError with one sentence.
     """
+    try:
+        if file_system:
+            parse_file_system_name(file_system, "--fs-name")
+    except ShapeError as error:
+        raise ConfigError(str(error)) from None
     planned: dict[str, PlannedPool] = {}
     for domain in domains:
         segments = labels.ordered(domain)

@@ -172,9 +172,24 @@ def decide_automatic(
             waits += [remaining for remaining, _ in pending]
             holds += [*doubts, *(reason for _, reason in pending)]
             continue
+        if name == ALL:
+            holds.append(
+                Reason(
+                    code="NameReserved",
+                    message=f"{name} has failed, and a domain of that name cannot be taken over:"
+                    " the word stands for all domains",
+                    object=f"Domain/{name}",
+                    fix="Give its nodes another value of the label.",
+                )
+            )
+            continue
         taken = (domain for domain, by in changes.items() if by)
         targets = _choose_targets(
-            settings, takeover, name, sorted(names - failed), {*takeover.targets, *taken, *failed}
+            settings,
+            takeover,
+            name,
+            sorted(names - failed - {ALL}),
+            {*takeover.targets, *taken, *failed},
         )
         if not targets:
             holds.append(
