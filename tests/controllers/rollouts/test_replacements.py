@@ -28,7 +28,7 @@ from zonewise.api.objects.apps import Deployment
 from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod_state import is_pod_active
-from zonewise.disruption.rollouts.replacements import is_held, sent_to
+from zonewise.disruption.rollouts.replacements import DOMAIN_ANNOTATION, is_held, sent_to
 from zonewise.embedded.cluster import EmbeddedCluster
 from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.seed.nodes import NodeLayout
@@ -361,13 +361,28 @@ async def test_pods_with_terms_of_their_own_go_where_nodes_have_either_label() -
         if node["metadata"]["name"][0] == "b":
             labels["failure-domain.beta.kubernetes.io/zone"] = labels.pop(ZONE)
     own = {"matchExpressions": [{"key": "example.com/slow", "operator": "DoesNotExist"}]}
-    async with whole([*nodes, requiring(surging(2), own)]) as cluster:
+    body = requiring(surging(2), own)
+    del body["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    async with whole([*nodes, body]) as cluster:
         zones = await begin(cluster, "Deployment", **ORDER)
+        assert zones.full["b"]
         strays = Strays(cluster)
         await update(cluster, "Deployment")
         await finish(cluster)
         assert strays.bound == []
         assert zones.order == ["b", "c", "a"]
+
+
+async def test_an_annotation_of_the_template_stops_nothing() -> None:
+    """Pods whose template says that they were sent to a zone go where they belong all the same."""
+    body = surging(2)
+    body["spec"]["template"]["metadata"]["annotations"][DOMAIN_ANNOTATION] = "b"
+    async with whole([*NodeLayout().nodes(), body]) as cluster:
+        zones = await begin(cluster, "Deployment", **ORDER)
+        await update(cluster, "Deployment")
+        await finish(cluster)
+        assert zones.order == ["b", "c", "a"]
+        assert zones.images() == EVEN
 
 
 def waiting(cluster: EmbeddedCluster) -> list[Pod]:

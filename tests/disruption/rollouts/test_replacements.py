@@ -128,6 +128,16 @@ def test_pods_on_their_way_are_counted() -> None:
     assert domains(placed(before, [sent, *waiting_pods(2)])) == ["a"]
 
 
+def test_an_annotation_of_the_template_sends_no_pod() -> None:
+    """Pods that are held have been sent nowhere, whatever their template says."""
+    before = [*old("a", 2), *old("b", 2), *old("c", 2)]
+    waiting = []
+    for each in waiting_pods(2):
+        annotated = msgspec.structs.replace(each.pod.metadata, annotations={GATE: "a"})
+        waiting.append(replace(each, pod=msgspec.structs.replace(each.pod, metadata=annotated)))
+    assert domains(placed(before, waiting)) == ["a", "a"]
+
+
 def test_a_lost_pod_is_replaced_where_it_was() -> None:
     """A zone that is not open and lacks a pod gets it, after the open one has what it lacks."""
     pods = [*new("a", 1), *old("b", 2), *old("c", 1)]

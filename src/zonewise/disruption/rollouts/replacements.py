@@ -277,8 +277,11 @@ def _expressions_of(
 
 
 def sent_to(pod: Pod) -> str | None:
-    """The domain that a pod was sent to; None if it was never held, or may start anywhere."""
-    return pod.metadata.annotations.get(DOMAIN_ANNOTATION)
+    """The domain that a pod was sent to; None if it is held, was never, or may start anywhere.
+
+    While it is held, the annotation is that of its template and says nothing.
+    """
+    return None if is_held(pod) else pod.metadata.annotations.get(DOMAIN_ANNOTATION)
 
 
 def with_even_budgets(view: RolloutView, budgets: NamespaceBudgets) -> RolloutView:
