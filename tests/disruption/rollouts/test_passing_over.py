@@ -153,5 +153,5 @@ def test_a_pod_without_an_ordinal_is_not_condemned(number: int, is_condemned: bo
     strange = pod(f"db-{number}", "n-a", owner="db", kind="StatefulSet")
     choice = choose(stateful_set(podManagementPolicy="Parallel"), strange, open_zones="")
     assert choice.first_refusal is not None
-    held = strange.metadata.name if is_condemned else "db-5"
-    assert choice.first_refusal[0].metadata.name == held
+    first = strange.metadata.name if is_condemned else "db-5"
+    assert choice.first_refusal[0].metadata.name == first

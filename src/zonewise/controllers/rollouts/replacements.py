@@ -189,8 +189,8 @@ class Replacements:
     ) -> list[_Refusal]:
         """Release pods by their patches; returns those that were refused, now or a moment ago."""
         before = self._refused.pop(key, {})
-        held = {pod.metadata.uid for pod in self.held_in(key[0])} if before else set()
-        known = {uid: refusal for uid, refusal in before.items() if uid in held}
+        held_uids = {pod.metadata.uid for pod in self.held_in(key[0])} if before else set()
+        known = {uid: refusal for uid, refusal in before.items() if uid in held_uids}
         refused: dict[str, _Refusal] = {}
         for pod, domain, body in releases:
             meta = pod.metadata

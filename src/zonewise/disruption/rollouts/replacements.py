@@ -144,8 +144,8 @@ def place_replacements(
     ``nodes`` are all nodes. ``find_obstacle`` counts a pod for which it found a place. Others come
     before pods whose release was ``refused`` (their uids): they would keep the place empty.
     """
-    held = (rolled for rolled in view.unscheduled if is_held(rolled.pod))
-    waiting = sorted(held, key=lambda rolled: (rolled.pod.metadata.uid in refused, _age(rolled)))
+    gated = (rolled for rolled in view.unscheduled if is_held(rolled.pod))
+    waiting = sorted(gated, key=lambda rolled: (rolled.pod.metadata.uid in refused, _age(rolled)))
     if not waiting or not view.budget_counted:
         return Placements()
     if view.workload is None or view.blocking_reason is not None or plan.is_complete:
@@ -426,12 +426,12 @@ def refusal_reason(
 ) -> Reason:
     """Why the first of ``count`` pods could not be released, in the API server's words."""
     meta = pod.metadata
-    place = f"to domain {domain}" if domain else "to any domain"
+    aim = f"to domain {domain}" if domain else "to any domain"
     more = f", nor {count - 1} more" if count > 1 else ""
     return Reason(
         code=RELEASE_REFUSED,
         message=f"{subject}: pod {meta.name} waits, because the API server does not let it be sent"
-        f" {place}{more}: {message.rstrip('.')}",
+        f" {aim}{more}: {message.rstrip('.')}",
         object=f"Pod/{meta.namespace}/{meta.name}",
         numbers={"waiting": count},
         fix="It is tried again every minute: let the account of Zonewise's controller change pods"
