@@ -27,6 +27,7 @@ VALIDATING = f"{HOOKS}/validatingwebhookconfigurations/{NAME}"
 MUTATING = f"{HOOKS}/mutatingwebhookconfigurations/{NAME}"
 POD = "/api/v1/namespaces/kube-system/pods/dns"
 GATED_POD = f"/api/v1/namespaces/{SHOP}/pods/held"
+CHOOSY_POD = f"/api/v1/namespaces/{SHOP}/pods/choosy"
 REPLICA_SET = f"/apis/apps/v1/namespaces/{SHOP}/replicasets/web"
 STATEFUL_SET = f"/apis/apps/v1/namespaces/{SHOP}/statefulsets/db"
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SHOP}/endpointslices/web"
@@ -36,6 +37,9 @@ BUDGETS = f"/apis/zonewise.io/v1alpha1/namespaces/{SHOP}/topologydisruptionbudge
 
 CONTAINERS = [{"name": "box", "image": "registry.example/box:1"}]
 PRIVILEGED = [{**CONTAINERS[0], "securityContext": {"privileged": True}}]
+OTHER_GATE = "quota.example.com/approved"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+LINUX = {"matchExpressions": [{"key": "os", "operator": "In", "values": ["linux"]}]}
 SELECTED = {"app": "web"}
 WORKLOAD: Obj = {
     "selector": {"matchLabels": SELECTED},
@@ -68,6 +72,16 @@ def victims() -> list[Obj]:
             "Pod",
             "held",
             spec={"containers": CONTAINERS, "schedulingGates": [{"name": GATE}]},
+        ),
+        of(
+            "v1",
+            "Pod",
+            "choosy",
+            spec={
+                "containers": CONTAINERS,
+                "schedulingGates": [{"name": OTHER_GATE}, {"name": GATE}],
+                "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [LINUX]}}},
+            },
         ),
         of("apps/v1", "ReplicaSet", "web", spec={"replicas": 3, **WORKLOAD}) | {"metadata": noted},
         of("apps/v1", "StatefulSet", "db", spec={"serviceName": "db", **WORKLOAD}),
@@ -157,8 +171,17 @@ HINTS = {"type": "zonewise.io/Hints", "status": "True", "reason": "Hinted", "mes
 HINTS["lastTransitionTime"] = "2026-01-01T00:00:00Z"
 FOREIGN = HINTS | {"type": "example.com/Ready"}
 IN_ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
-REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [IN_ZONE]}}
-CONFINED = {"schedulingGates": None, "affinity": {"nodeAffinity": REQUIRED}}
+ON_NODE = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["mine"]}]}
+PREFERRED = [{"weight": 100, "preference": IN_ZONE}]
+
+
+def _released(term: Obj, gates: list[Obj] | None = None) -> Obj:
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}
+    return {"spec": {"schedulingGates": gates, "affinity": affinity}}
+
+
+OTHER_GATES = [{"name": OTHER_GATE}]
+BOTH = {"matchExpressions": LINUX["matchExpressions"] + IN_ZONE["matchExpressions"]}
 SENT = {"annotations": {DOMAIN_ANNOTATION: "a"}}
 TOKEN = "kubernetes.io/service-account-token"
 
@@ -222,6 +245,29 @@ ATTACKS = (
         "PATCH",
         GATED_POD,
         _at("/spec/tolerations/-", {"operator": "Exists"}),
+    ),
+    Try("open the gate of another system", NAME, "PATCH", CHOOSY_POD, _released(BOTH)),
+    Try("send a pod to one node", NAME, "PATCH", GATED_POD, _released(ON_NODE)),
+    Try(
+        "send a pod with terms of its own to one node",
+        NAME,
+        "PATCH",
+        CHOOSY_POD,
+        _released(LINUX | ON_NODE, gates=OTHER_GATES),
+    ),
+    Try(
+        "let a pod prefer nodes",
+        NAME,
+        "PATCH",
+        CHOOSY_POD,
+        {
+            "spec": {
+                "schedulingGates": OTHER_GATES,
+                "affinity": {
+                    "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": PREFERRED}
+                },
+            }
+        },
     ),
     Try("label a pod", NAME, "PATCH", POD, {"metadata": {"labels": SELECTED}}),
     Try("annotate a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {"mine": "1"}}}),
@@ -289,7 +335,17 @@ WORK = (
     Try(
         "mark a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {DELETION_COST: MARK_COST}}}
     ),
-    Try("send a pod to its zone", NAME, "PATCH", GATED_POD, {"spec": CONFINED, "metadata": SENT}),
+    Try(
+        "send a pod to its zone", NAME, "PATCH", GATED_POD, _released(IN_ZONE) | {"metadata": SENT}
+    ),
+    Try("send a pod anywhere", NAME, "PATCH", GATED_POD, {"spec": {"schedulingGates": None}}),
+    Try(
+        "send a pod with terms and another gate to its zone",
+        NAME,
+        "PATCH",
+        CHOOSY_POD,
+        _released(BOTH, gates=OTHER_GATES) | {"metadata": SENT},
+    ),
     Try("wake a workload", NAME, "PATCH", POD, {"metadata": {"annotations": {WOKEN: "now"}}}),
     Try("lower a ReplicaSet", NAME, "PATCH", REPLICA_SET, {"spec": {"replicas": 2}}),
     Try(

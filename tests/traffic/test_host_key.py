@@ -135,15 +135,26 @@ def test_the_annotation_serves_the_health_check(node: str, local: int) -> None:
     assert document["notes"] == []
 
 
+@pytest.mark.parametrize("port", ["30000", "32767"])
+def test_the_ports_of_the_annotation_are_node_ports(port: str) -> None:
+    """The first and the last port that API servers allocate by themselves may be chosen."""
+    stored = convert(Service, service(port=port))
+    assert validate_service_traffic(stored) == []
+    assert health_port_of(stored, topology_keys_of(stored)) == int(port)
+
+
 @pytest.mark.parametrize(
     ("text", "changed", "sentence"),
     [
-        ("", {}, "ports are whole numbers from 1 to 65535"),
-        ("http", {}, "ports are whole numbers from 1 to 65535"),
-        ("0", {}, "ports are whole numbers from 1 to 65535"),
-        ("-1", {}, "ports are whole numbers from 1 to 65535"),
-        ("65536", {}, "ports are whole numbers from 1 to 65535"),
-        ("9" * 5000, {}, "ports are whole numbers from 1 to 65535"),
+        ("", {}, "a whole number from 30000 to 32767"),
+        ("http", {}, "a whole number from 30000 to 32767"),
+        ("0", {}, "a whole number from 30000 to 32767"),
+        ("-1", {}, "a whole number from 30000 to 32767"),
+        ("65536", {}, "a whole number from 30000 to 32767"),
+        ("9" * 5000, {}, "a whole number from 30000 to 32767"),
+        ("10250", {}, "others are of programs of the nodes"),
+        ("29999", {}, "a whole number from 30000 to 32767"),
+        ("32768", {}, "a whole number from 30000 to 32767"),
         ("31000", {"keys": f"{HOST},*"}, "whose topology keys are exactly kubernetes.io/hostname"),
         ("31000", {"keys": None}, "whose topology keys are exactly kubernetes.io/hostname"),
         ("31000", {"keys": f"{HOST},*"}, f"remove the annotation, or let {HOST} be its only key"),

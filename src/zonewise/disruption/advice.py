@@ -19,6 +19,8 @@ from zonewise.disruption.pdb import find_sync_failure
 
 SEVERAL_BUDGETS = "SeveralBudgets"
 """The reason code: a pod has more PodDisruptionBudgets than Kubernetes supports."""
+NAMED_LIMIT = 3
+"""How many other budgets a message names."""
 
 
 def describe_domain(name: str) -> str:
@@ -126,13 +128,20 @@ def advise_on_several_plain(plain: Sequence[Budget]) -> str:
     return f"{delete}; {remaining.name} needs at least as many healthy pods and may stay."
 
 
-def explain_overlap(budget: Budget, others: Sequence[Budget]) -> Reason:
-    """What is wrong with a plain budget that has pods in common with others, and what to do."""
-    names = " and ".join(sorted(other.name for other in others))
+def explain_overlap(budget: Budget, others: Sequence[Budget], count: int) -> Reason:
+    """What is wrong with a plain budget that has pods in common with others, and what to do.
+
+    ``others`` are named; ``count`` is how many there are.
+    """
+    names = [other.name for other in others]
+    if count > len(names):
+        names.append(f"{count - len(names)} more")
+    first, last = ", ".join(names[:-1]), names[-1]
+    subject = f"s {first} and {last} cover" if first else f" {last} covers"
     return Reason(
         code=SEVERAL_BUDGETS,
-        message=f"PodDisruptionBudget {names} covers pods of {budget.name}, too, and Kubernetes"
-        " evicts no pod that has more than one",
+        message=f"PodDisruptionBudget{subject} pods of {budget.name}, too, and Kubernetes evicts no"
+        " pod that has more than one",
         object=budget.object,
         fix="Merge them into one budget, or replace all but one by TopologyDisruptionBudgets.",
     )

@@ -215,10 +215,29 @@ def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
         f" && o.apiVersion == {quote(rollouts.api_version)}"
         f" && o.kind == {quote(rollouts.kind)})"
     )
-    has_gate = (
-        f"oldObject.spec.?schedulingGates.orValue([]).exists(gate, gate.name == {quote(GATE)})"
+    gates = "spec.?schedulingGates.orValue([])"
+    others = f"{gates}.filter(gate, gate.name != {quote(GATE)})"
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity, old_affinity = (f"{item}.spec.?affinity" for item in ("object", "oldObject"))
+    after, before = (
+        f"{item}.?nodeAffinity.?{required}.?nodeSelectorTerms.orValue([])"
+        for item in (affinity, old_affinity)
     )
-    released = require_unchanged("spec", "schedulingGates", "affinity")
+    fields = "map(term, dyn(term.?matchFields.orValue([])))"
+    released = (
+        f"oldObject.{gates}.exists(gate, gate.name == {quote(GATE)})",
+        f"object.{others} == oldObject.{others}",
+        require_unchanged("spec", "schedulingGates", "affinity"),
+        require_same(f"{affinity}.orValue({{}})", f"{old_affinity}.orValue({{}})", "nodeAffinity"),
+        require_same(
+            f"{affinity}.?nodeAffinity.orValue({{}})",
+            f"{old_affinity}.?nodeAffinity.orValue({{}})",
+            required,
+        ),
+        # Terms of a pod that has some are only added to, which the API server sees to.
+        f"(size({before}) == 0 ? {after}.all(term, size(term.?matchFields.orValue([])) == 0)"
+        f" : {after}.{fields} == {before}.{fields})",
+    )
     return [
         FieldLimit(
             name=f"{NAME}-pods",
@@ -226,12 +245,12 @@ def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
             group="",
             resources=("pods",),
             expressions=(
-                f"object.spec == oldObject.spec || ({has_gate} && {released})",
+                f"object.spec == oldObject.spec || ({' && '.join(released)})",
                 *require_same_metadata(DELETION_COST, WOKEN, DOMAIN_ANNOTATION),
             ),
             message=f"Zonewise's controller may change only the annotations {DELETION_COST},"
-            f" {DOMAIN_ANNOTATION} and {WOKEN} of pods, and the node affinity of those with the"
-            f" scheduling gate {GATE}.",
+            f" {DOMAIN_ANNOTATION} and {WOKEN} of pods, and of those with the scheduling gate"
+            f" {GATE} that gate and what they require of labels of nodes.",
         ),
         FieldLimit(
             name=f"{NAME}-replicasets",

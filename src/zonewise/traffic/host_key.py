@@ -6,8 +6,10 @@ masqueraded: the endpoint there sees the client's address. As with Local, a load
 know which nodes have an endpoint. The annotation ``zonewise.io/health-check-node-port`` names the
 port on which every node says so; ``spec.healthCheckNodePort`` exists with the policy Local only.
 
-No API server allocates that port, so a person chooses it. What another Service has there comes
-first (``routes.claims``).
+No API server allocates that port, so whoever writes the Service chooses it. Proxies listen there on
+every node, so it is one of ``NODE_PORTS``: else a tenant could take the port of a kubelet or of
+another program of the node while that restarts. What another Service has there comes first
+(``routes.claims``).
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from zonewise.topology.nodes import HOSTNAME_LABEL
 
 HEALTH_PORT_ANNOTATION = "zonewise.io/health-check-node-port"
 PORT_LIMIT = 65_535
+NODE_PORTS = range(30_000, 32_768)
+"""The ports that API servers allocate node ports from, unless they are told otherwise."""
 
-_NUMBER = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
+_NUMBER = re.compile(r"[1-9][0-9]{4}", re.ASCII)
 
 
 def stays_on_host(keys: Sequence[str]) -> bool:
@@ -45,8 +49,11 @@ def health_port_error(service: Service, keys: Sequence[str]) -> str:
     text = service.metadata.annotations.get(HEALTH_PORT_ANNOTATION)
     if text is None:
         return ""
-    if not _NUMBER.fullmatch(text) or int(text) > PORT_LIMIT:
-        return f"ports are whole numbers from 1 to {PORT_LIMIT}"
+    if not _NUMBER.fullmatch(text) or int(text) not in NODE_PORTS:
+        return (
+            f"it has to be a whole number from {NODE_PORTS[0]} to {NODE_PORTS[-1]}, like a node"
+            " port: others are of programs of the nodes"
+        )
     if not (stays_on_host(keys) and is_reachable_from_outside(service)):
         instead = (
             "make it reachable from outside"

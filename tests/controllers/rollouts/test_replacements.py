@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.controllers.rollouts.rollout_scene import (
+    ZONE,
     Obj,
     Zones,
     begin,
@@ -22,13 +23,16 @@ from tests.embedded.virtual_cluster import until as true
 from tests.embedded.whole_cluster import settled, whole
 
 from zonewise.api import Node, Pod
+from zonewise.api.errors import Forbidden, Status
 from zonewise.api.objects.apps import Deployment
 from zonewise.api.objects.budgets import DomainRollout
+from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod_state import is_pod_active
-from zonewise.disruption.rollouts.replacements import is_held, sent_to
+from zonewise.disruption.rollouts.replacements import DOMAIN_ANNOTATION, is_held, sent_to
 from zonewise.embedded.cluster import EmbeddedCluster
 from zonewise.embedded.components.kubelet.node_status import FAILED_ANNOTATION
 from zonewise.embedded.seed.nodes import NodeLayout
+from zonewise.runtime.client.client import Client
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -264,6 +268,127 @@ async def test_a_pod_whose_zone_fails_is_replaced() -> None:
             return bool(pods) and all(sent_to(pod) is None and not is_held(pod) for pod in pods)
 
         await true(replaced, within=900)
+
+
+async def test_a_pod_that_may_not_be_released_holds_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where an admission webhook refuses the release of one pod, the others start in their zones,
+    the rollout says what refused it, and goes on once it is allowed.
+    """
+    denied: set[str] = set()
+    tries: list[float] = []
+    patch = Client.patch
+
+    async def deny(self: Client, cls: Any, name: str, *more: Any, **options: Any) -> Any:
+        if cls is Pod and "schedulingGates" in more[1].get("spec", {}):
+            if not tries:
+                denied.add(name)
+            if name in denied:
+                tries.append(asyncio.get_running_loop().time())
+                raise Forbidden(Status(message='webhook "policy.example.com" denied the request'))
+        return await patch(self, cls, name, *more, **options)
+
+    monkeypatch.setattr(Client, "patch", deny)
+    async with whole([*NodeLayout().nodes(), surging("100%")]) as cluster:
+        zones = await begin(cluster, "Deployment", **ORDER)
+        await update(cluster, "Deployment")
+        item = await until(cluster, lambda item: item.status.reason == "ReleaseRefused")
+        (condition,) = [each for each in item.status.conditions if each.type == "Progressing"]
+        (name,) = denied
+        assert condition.status == "False"
+        assert condition.message == (
+            f"Deployment foo: pod {name} waits, because the API server does not let it be sent to"
+            ' domain b: webhook "policy.example.com" denied the request. It is tried again every'
+            " minute: let the account of Zonewise's controller change pods here (an admission"
+            " webhook, a policy or a missing role refuses it)."
+        )
+        await asyncio.sleep(300)
+        assert [pod.metadata.name for pod in waiting(cluster)] == [name]
+        assert len(tries) < 8
+        denied.clear()
+        await until(cluster, complete)
+        assert zones.images() == EVEN
+
+
+async def test_without_a_rollout_too_one_refusal_holds_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pods that wait for a rollout that is deleted start, apart from one that may not be released:
+    an event of it says why, and it starts once it is allowed.
+    """
+    patch = Client.patch
+    denied: set[str] = set()
+
+    async def deny(self: Client, cls: Any, name: str, *more: Any, **options: Any) -> Any:
+        if name in denied:
+            raise Forbidden(Status(message="no"))
+        return await patch(self, cls, name, *more, **options)
+
+    monkeypatch.setattr(Client, "patch", deny)
+    async with whole([*NodeLayout().nodes(), surging(6)]) as cluster:
+        await begin(cluster, "Deployment", paused=True)
+        await update(cluster, "Deployment")
+        await true(lambda: len(waiting(cluster)) == 6, within=60)
+        name = min(pod.metadata.name for pod in waiting(cluster))
+        denied.add(name)
+        await cluster.client.delete(DomainRollout, "foo", "default")
+        await true(lambda: [pod.metadata.name for pod in waiting(cluster)] == [name], within=60)
+        await asyncio.sleep(5)
+        events = await cluster.client.list(Event, "default")
+        notes = [event.note or "" for event in events if event.reason == "ReleaseRefused"]
+        assert [note.partition(",")[0] for note in notes] == [
+            f"no DomainRollout holds it: pod {name} waits"
+        ]
+        denied.clear()
+        await true(lambda: not waiting(cluster), within=90)
+
+
+def requiring(body: Obj, *terms: Obj) -> Obj:
+    """Pods that have required node affinity terms of their own."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    body["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": required}
+    return body
+
+
+@pytest.mark.parametrize(("old_nodes", "order"), [(1, ["b", "c", "a"]), (3, ["b"])])
+async def test_pods_with_terms_of_their_own_go_where_nodes_have_either_label(
+    old_nodes: int, order: list[str]
+) -> None:
+    """Where nodes have only the old label of their zone, pods that require something of nodes are
+    sent by that label or by the present one, as the nodes with room have it.
+    """
+    nodes = list(NodeLayout().nodes())
+    for node in [node for node in nodes if node["metadata"]["name"][0] == "b"][:old_nodes]:
+        labels = node["metadata"]["labels"]
+        labels["failure-domain.beta.kubernetes.io/zone"] = labels.pop(ZONE)
+    body = requiring(
+        surging(2),
+        {"matchExpressions": [{"key": "example.com/slow", "operator": "DoesNotExist"}]},
+    )
+    if old_nodes == 3:
+        # Else the spread would leave them out; without it all pods are there.
+        del body["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    async with whole([*nodes, body]) as cluster:
+        zones = await begin(cluster, "Deployment", **ORDER)
+        strays = Strays(cluster)
+        await update(cluster, "Deployment")
+        await finish(cluster)
+        assert strays.bound == []
+        assert zones.order == order
+        assert zones.ready() == zones.full
+
+
+async def test_an_annotation_of_the_template_stops_nothing() -> None:
+    """Pods whose template says that they were sent to a zone go where they belong all the same."""
+    body = surging(2)
+    body["spec"]["template"]["metadata"]["annotations"][DOMAIN_ANNOTATION] = "b"
+    async with whole([*NodeLayout().nodes(), body]) as cluster:
+        zones = await begin(cluster, "Deployment", **ORDER)
+        await update(cluster, "Deployment")
+        await finish(cluster)
+        assert zones.order == ["b", "c", "a"]
+        assert zones.images() == EVEN
 
 
 def waiting(cluster: EmbeddedCluster) -> list[Pod]:

@@ -143,3 +143,15 @@ def test_young_pods_are_waited_for() -> None:
     young = replace(young, status=replace(young.status, conditions=conditions))
     choice = choose(stateful_set(minReadySeconds=30), young)
     assert (choice.pods, choice.retry_after) == ((), 20.0)
+
+
+@pytest.mark.parametrize(("number", "is_condemned"), [(2**31 - 1, True), (2**31, False)])
+def test_a_pod_without_an_ordinal_is_not_condemned(number: int, is_condemned: bool) -> None:
+    """Kubernetes reads ordinals of 32 bits: a pod with a greater number is nothing to scale down,
+    so it is not chosen.
+    """
+    strange = pod(f"db-{number}", "n-a", owner="db", kind="StatefulSet")
+    choice = choose(stateful_set(podManagementPolicy="Parallel"), strange, open_zones="")
+    assert choice.first_refusal is not None
+    first = strange.metadata.name if is_condemned else "db-5"
+    assert choice.first_refusal[0].metadata.name == first

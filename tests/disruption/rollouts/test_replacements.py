@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from zonewise.disruption.rollouts.replacements import (
     GATE,
     Placements,
     confine,
+    count_spellings,
     holds_replacement,
     is_held,
     label_of,
@@ -82,6 +83,7 @@ def placed(
     opened: str | None = "a",
     nodes: dict[str, Node] | None = None,
     obstacle: Callable[[Pod, str], str] = lambda pod, domain: "",
+    refused: Collection[str] = (),
     **more: Any,
 ) -> Placements:
     """The places in a workload of two pods in each of three zones."""
@@ -99,9 +101,8 @@ def placed(
         reason=Reason(code="Updating", message="…", object="Deployment/shop/web"),
         open_domain=opened,
     )
-    return place_replacements(
-        view, plan, zones("a", "b", "c") if nodes is None else nodes, obstacle
-    )
+    nodes = zones("a", "b", "c") if nodes is None else nodes
+    return place_replacements(view, plan, nodes, obstacle, refused=refused)
 
 
 def domains(placements: Placements) -> list[str | None]:
@@ -125,6 +126,16 @@ def test_pods_on_their_way_are_counted() -> None:
     annotated = msgspec.structs.replace(sent.pod.metadata, annotations={GATE: "a"})
     sent = replace(sent, pod=msgspec.structs.replace(sent.pod, metadata=annotated))
     assert domains(placed(before, [sent, *waiting_pods(2)])) == ["a"]
+
+
+def test_an_annotation_of_the_template_sends_no_pod() -> None:
+    """Pods that are held have been sent nowhere, whatever their template says."""
+    before = [*old("a", 2), *old("b", 2), *old("c", 2)]
+    waiting = []
+    for each in waiting_pods(2):
+        annotated = msgspec.structs.replace(each.pod.metadata, annotations={GATE: "a"})
+        waiting.append(replace(each, pod=msgspec.structs.replace(each.pod, metadata=annotated)))
+    assert domains(placed(before, waiting)) == ["a", "a"]
 
 
 def test_a_lost_pod_is_replaced_where_it_was() -> None:
@@ -387,6 +398,52 @@ def test_the_affinity_names_the_labels_that_nodes_have() -> None:
         [(ZONE, "DoesNotExist"), (old_zone, "In", "a")],
     ]
     assert expressions(both, "") == [[(ZONE, "DoesNotExist"), (old_zone, "DoesNotExist")]]
+
+
+def terms_of(item: Pod) -> list[Any]:
+    """What a pod requires of its node."""
+    assert item.spec.affinity is not None
+    assert item.spec.affinity.node_affinity is not None
+    required = msgspec.to_builtins(item.spec.affinity.node_affinity.required)
+    terms: list[Any] = required["nodeSelectorTerms"]
+    return terms
+
+
+def test_the_number_of_terms_of_a_pod_never_changes() -> None:
+    """The API server allows no other number of terms, so a pod that has some gets one spelling of
+    the label, and one that has none gets both; a term that matches nothing stays as it is.
+    """
+    both = (ZONE, "failure-domain.beta.kubernetes.io/zone")
+    own = affinity("a", "b")
+    required = own["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    required["nodeSelectorTerms"].append({})
+    item = pod("p", **own, **GATED)
+    assert (count_spellings(item, both, "a"), count_spellings(pod("q", **GATED), both, "a")) == (
+        2,
+        1,
+    )
+    assert (count_spellings(item, both, ""), count_spellings(item, (ZONE,), "a")) == (1, 1)
+    for spelling, added in enumerate(expressions(both, "a")):
+        first, empty = terms_of(confine(item, both, "a", spelling=spelling))
+        assert [
+            (each["key"], each["operator"], *each.get("values", ()))
+            for each in first["matchExpressions"]
+        ] == [(ZONE, "In", "a", "b"), *added]
+        assert empty == {}
+
+
+def test_pods_that_may_not_be_released_are_the_last() -> None:
+    """A place goes to another pod, if there is one, so that one refusal keeps no place empty."""
+    before = [*old("a", 2), *old("b", 2), *old("c", 2)]
+    three = waiting_pods(3)
+    first = min(three, key=lambda each: each.pod.metadata.name).pod.metadata.uid
+
+    def released(count: int) -> list[bool]:
+        result = placed(before, three[:count], refused={first})
+        return [item.metadata.uid == first for item, _ in result.released]
+
+    assert released(3) == [False, False]
+    assert released(1) == [True]
 
 
 def budgets(*pods: Pod, owners: list[ScaleOwner] | None = None) -> NamespaceBudgets:

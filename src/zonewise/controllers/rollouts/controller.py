@@ -184,8 +184,7 @@ class RolloutsController:
         if not self._replacements.settled(key):
             return GLANCE
         if not key[1]:
-            await self._replacements.release_uncovered(key)
-            return None
+            return await self._replacements.release_uncovered(key)
         item = self._rollouts.get(key)
         if item is None or item.metadata.deletion_timestamp is not None:
             self._wrote_rollout.forget(key)

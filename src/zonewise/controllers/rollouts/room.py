@@ -17,7 +17,7 @@ from zonewise.api.meta import Key
 from zonewise.api.objects.core import Namespace, Node
 from zonewise.api.objects.pod import Pod
 from zonewise.disruption.grouping import NO_DOMAIN, with_new_keys
-from zonewise.disruption.rollouts.replacements import confine
+from zonewise.disruption.rollouts.replacements import confine, count_spellings
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.process.turns import in_slices
 from zonewise.scheduling.cluster import SchedulerCluster
@@ -98,11 +98,21 @@ class Reservations:
         self._labels = labels
         self._nodes = nodes
         self._assumed: list[Key] = []
+        self.spellings: dict[Key, int] = {}
+        """In which way each pod for which there is room is confined to its domain."""
         self.stranded = [pod for pod in sent if self._reserve(pod)]
 
     def find_obstacle(self, pod: Pod, domain: str) -> str:
         """Why a pod could not be scheduled in a domain; empty if it could."""
-        return self._reserve(confine(pod, self._labels, domain), domain)
+        obstacles = []
+        for spelling in range(count_spellings(pod, self._labels, domain)):
+            confined = confine(pod, self._labels, domain, spelling=spelling)
+            obstacle = self._reserve(confined, domain)
+            if not obstacle:
+                self.spellings[pod.key] = spelling
+                return ""
+            obstacles.append(obstacle)
+        return obstacles[0]
 
     def _reserve(self, pod: Pod, domain: str | None = None) -> str:
         decision = self._cluster.decide(pod)

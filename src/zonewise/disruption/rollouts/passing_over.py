@@ -30,6 +30,8 @@ from zonewise.disruption.owners import REVISION_LABEL
 from zonewise.disruption.verdict import DisruptionVerdict, VerdictRound
 
 PARALLEL = "Parallel"
+LAST_ORDINAL = 2**31 - 1
+"""A pod with a greater number in its name has no ordinal for Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ def choose_ordinals(
         ending = any(ordinal not in _desired(item) and not pod for ordinal, pod in staying.items())
         most = room = 0 if ordinals.down or ending else 1
     chosen: list[Pod] = []
-    for pod in queue[1:]:
+    for number, pod in enumerate(queue[1:], 1):
         is_ready = ready_since(pod) is not None
-        costs = pod in ordinals.outdated and is_ready
+        costs = number >= len(ordinals.condemned) and is_ready
         if len(chosen) >= most or (costs and room <= 0):
             continue
         answer = verdict_round.judge(pod)
@@ -120,13 +122,18 @@ def _sort_out(item: StatefulSetScale, staying: dict[int, Pod | None], now: float
         and (pod := staying.get(ordinal)) is not None
         and pod.metadata.labels.get(REVISION_LABEL, "") != item.status.update_revision
     ]
+    outdated_ordinals = set(outdated)
     limited = rolling is not None and rolling.max_unavailable is not None
     down = [
         ordinal
         for ordinal in desired
         if waits.get(ordinal) != 0.0
         # Such a pod is itself to go; only maxUnavailable counts it.
-        and (limited or ordinal not in outdated or item.spec.pod_management_policy != PARALLEL)
+        and (
+            limited
+            or ordinal not in outdated_ordinals
+            or item.spec.pod_management_policy != PARALLEL
+        )
     ]
     condemned = sorted((ordinal for ordinal in staying if ordinal not in desired), reverse=True)
     return _Ordinals(
@@ -164,7 +171,8 @@ def _ordinal_of(pod: Pod, item: StatefulSetScale) -> int | None:
     name, _, ordinal = pod.metadata.name.rpartition("-")
     if name != item.metadata.name or not (ordinal.isascii() and ordinal.isdigit()):
         return None
-    return int(ordinal)
+    number = int(ordinal)
+    return number if number <= LAST_ORDINAL else None
 
 
 def seconds_until_available(pod: Pod, min_ready: int, now: float) -> float | None:

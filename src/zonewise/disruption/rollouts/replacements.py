@@ -31,7 +31,7 @@ say where they run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,7 @@ GATE = "zonewise.io/domain-rollout"
 DOMAIN_ANNOTATION = "zonewise.io/domain-rollout"
 """The domain that a pod was sent to, to tell it from one whose template requires that domain."""
 NO_ROOM = "NoRoomInDomain"
+RELEASE_REFUSED = "ReleaseRefused"
 IN = "In"
 ABSENT = "DoesNotExist"
 
@@ -131,13 +132,20 @@ def has_claims(pod: Pod) -> bool:
 
 
 def place_replacements(
-    view: RolloutView, plan: DomainPlan, nodes: Mapping[str, Node], find_obstacle: FindObstacle
+    view: RolloutView,
+    plan: DomainPlan,
+    nodes: Mapping[str, Node],
+    find_obstacle: FindObstacle,
+    *,
+    refused: Collection[str] = (),
 ) -> Placements:
     """Which of the pods that wait are released, and to which domain.
 
-    ``nodes`` are all nodes. ``find_obstacle`` counts a pod for which it found a place.
+    ``nodes`` are all nodes. ``find_obstacle`` counts a pod for which it found a place. Others come
+    before pods whose release was ``refused`` (their uids): they would keep the place empty.
     """
-    waiting = sorted((rolled for rolled in view.unscheduled if is_held(rolled.pod)), key=_age)
+    gated = (rolled for rolled in view.unscheduled if is_held(rolled.pod))
+    waiting = sorted(gated, key=lambda rolled: (rolled.pod.metadata.uid in refused, _age(rolled)))
     if not waiting or not view.budget_counted:
         return Placements()
     if view.workload is None or view.blocking_reason is not None or plan.is_complete:
@@ -187,21 +195,30 @@ def labels_of(rollout: DomainRollout, nodes: Iterable[Node]) -> tuple[str, ...]:
     return (label,)
 
 
-def confine(pod: Pod, labels: tuple[str, ...], domain: str | None) -> Pod:
-    """A pod without our gate, and with a node affinity for a domain."""
+def count_spellings(pod: Pod, labels: tuple[str, ...], domain: str) -> int:
+    """In how many ways a pod can be confined to a domain, of which only one can be written.
+
+    Terms are alternatives, but where a pod has some the API server allows no more of them.
+    """
+    return len(_expressions_of(labels, domain)) if _required_terms(pod) else 1
+
+
+def confine(pod: Pod, labels: tuple[str, ...], domain: str | None, *, spelling: int = 0) -> Pod:
+    """A pod without our gate, and with a node affinity for a domain.
+
+    ``spelling`` is the way among those that ``count_spellings`` counts. A term without conditions
+    matches no node, and stays as it is.
+    """
     spec = pod.spec
     gates = tuple(gate for gate in spec.scheduling_gates if gate.name != GATE)
     affinity = spec.affinity
     if domain is not None:
         affinity = affinity or Affinity()
         node_affinity = affinity.node_affinity or NodeAffinity()
-        required = node_affinity.required or NodeSelector()
-        terms = tuple(
-            msgspec.structs.replace(
-                term, match_expressions=(*(term.match_expressions or ()), *expressions)
-            )
-            for term in required.node_selector_terms or (NodeSelectorTerm(),)
-            for expressions in _expressions_of(labels, domain)
+        alternatives = _expressions_of(labels, domain)
+        own_terms = _required_terms(pod)
+        terms = tuple(_narrow(term, alternatives[spelling]) for term in own_terms) or tuple(
+            NodeSelectorTerm(match_expressions=expressions) for expressions in alternatives
         )
         required = NodeSelector(node_selector_terms=terms)
         affinity = msgspec.structs.replace(
@@ -211,9 +228,11 @@ def confine(pod: Pod, labels: tuple[str, ...], domain: str | None) -> Pod:
     return msgspec.structs.replace(pod, spec=spec)
 
 
-def release_patch(pod: Pod, labels: tuple[str, ...], domain: str | None) -> dict[str, Any]:
+def release_patch(
+    pod: Pod, labels: tuple[str, ...], domain: str | None, *, spelling: int = 0
+) -> dict[str, Any]:
     """The merge patch that releases a pod, on the very version that was judged."""
-    confined, meta = confine(pod, labels, domain), pod.metadata
+    confined, meta = confine(pod, labels, domain, spelling=spelling), pod.metadata
     metadata: dict[str, Any] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     spec: dict[str, Any] = {"schedulingGates": _gates_left(confined.spec.scheduling_gates)}
     if domain is not None:
@@ -225,6 +244,23 @@ def release_patch(pod: Pod, labels: tuple[str, ...], domain: str | None) -> dict
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
         }
     return {"metadata": metadata, "spec": spec}
+
+
+def _required_terms(pod: Pod) -> tuple[NodeSelectorTerm, ...]:
+    affinity = pod.spec.affinity
+    node_affinity = None if affinity is None else affinity.node_affinity
+    required = None if node_affinity is None else node_affinity.required
+    return () if required is None else required.node_selector_terms or ()
+
+
+def _narrow(
+    term: NodeSelectorTerm, expressions: tuple[NodeSelectorRequirement, ...]
+) -> NodeSelectorTerm:
+    if not (term.match_expressions or term.match_fields):
+        return term
+    return msgspec.structs.replace(
+        term, match_expressions=(*(term.match_expressions or ()), *expressions)
+    )
 
 
 def _expressions_of(
@@ -241,8 +277,11 @@ def _expressions_of(
 
 
 def sent_to(pod: Pod) -> str | None:
-    """The domain that a pod was sent to; None if it was never held, or may start anywhere."""
-    return pod.metadata.annotations.get(DOMAIN_ANNOTATION)
+    """The domain that a pod was sent to; None if it is held, was never, or may start anywhere.
+
+    While it is held, the annotation is that of its template and says nothing.
+    """
+    return None if is_held(pod) else pod.metadata.annotations.get(DOMAIN_ANNOTATION)
 
 
 def with_even_budgets(view: RolloutView, budgets: NamespaceBudgets) -> RolloutView:
@@ -380,6 +419,24 @@ def _age(rolled: RolledPod) -> tuple[str, str]:
 
 def _gates_left(gates: tuple[PodSchedulingGate, ...]) -> list[dict[str, str]] | None:
     return [{"name": gate.name} for gate in gates] or None
+
+
+def refusal_reason(
+    subject: str, pod: Pod, domain: str | None, message: str, *, count: int
+) -> Reason:
+    """Why the first of ``count`` pods could not be released, in the API server's words."""
+    meta = pod.metadata
+    aim = f"to domain {domain}" if domain else "to any domain"
+    more = f", nor {count - 1} more" if count > 1 else ""
+    return Reason(
+        code=RELEASE_REFUSED,
+        message=f"{subject}: pod {meta.name} waits, because the API server does not let it be sent"
+        f" {aim}{more}: {message.rstrip('.')}",
+        object=f"Pod/{meta.namespace}/{meta.name}",
+        numbers={"waiting": count},
+        fix="It is tried again every minute: let the account of Zonewise's controller change pods"
+        " here (an admission webhook, a policy or a missing role refuses it).",
+    )
 
 
 def _no_room_reason(view: RolloutView, plan: DomainPlan, obstacles: list[str]) -> Reason:

@@ -8,10 +8,10 @@ import pytest
 
 from zonewise.embedded.apiserver.strategy.network.allocation import (
     API_SERVER,
-    PORTS,
     Allocation,
     Exhausted,
 )
+from zonewise.traffic.host_key import NODE_PORTS
 
 ME, YOU = ("d", "me"), ("d", "you")
 
@@ -66,7 +66,7 @@ def test_node_ports_are_unique_per_protocol() -> None:
 def test_chosen_node_ports_are_free() -> None:
     """A requested port must be in the range and free."""
     allocation = Allocation(["10.96.0.0/16"], random.Random(1))
-    taken = set(PORTS) - {31999}
+    taken = set(NODE_PORTS) - {31999}
     assert allocation.choose_port(taken) == 31999
     with pytest.raises(Exhausted):
-        allocation.choose_port(set(PORTS))
+        allocation.choose_port(set(NODE_PORTS))

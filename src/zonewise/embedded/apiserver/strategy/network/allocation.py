@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator
 
 from zonewise.embedded.apiserver.strategy.addresses import IPNetwork
 from zonewise.embedded.apiserver.strategy.base import Obj
+from zonewise.traffic.host_key import NODE_PORTS
 
 AddressHolder = tuple[str, str]
 
 API_SERVER: AddressHolder = ("default", "kubernetes")
 """The Service of the API server itself, at the first address of the range."""
 
-PORTS = range(30000, 32768)
 TRIES = 64
 PORT_TAKEN = "provided port is already allocated"
 
@@ -95,10 +95,10 @@ class Allocation:
 
     def port_error(self, port: int, protocol: str, holder: AddressHolder) -> str:
         """Why a Service cannot have a node port; empty if it can."""
-        if port not in PORTS:
+        if port not in NODE_PORTS:
             return (
                 "provided port is not in the valid range. The range of valid ports is"
-                f" {PORTS.start}-{PORTS.stop - 1}"
+                f" {NODE_PORTS.start}-{NODE_PORTS.stop - 1}"
             )
         is_taken = self._ports.get((port, protocol), holder) != holder
         return PORT_TAKEN if is_taken else ""
@@ -106,10 +106,10 @@ class Allocation:
     def choose_port(self, also_taken: set[int]) -> int:
         """A node port that is free in every protocol."""
         used = {port for port, _ in self._ports} | also_taken
-        if len(used) >= len(PORTS):
+        if len(used) >= len(NODE_PORTS):
             raise Exhausted("every node port is in use")
         while True:
-            port = self._rng.choice(PORTS)
+            port = self._rng.choice(NODE_PORTS)
             if port not in used:
                 return port
 
