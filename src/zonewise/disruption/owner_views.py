@@ -57,6 +57,20 @@ class ReplicaSetScale(Object):
     spec: ScaleSpec = ScaleSpec()
 
 
+class ReplicationControllerScaleSpec(Struct):
+    """How many pods a ReplicationController requests."""
+
+    replicas: int | None = None
+
+
+class ReplicationControllerScale(Object):
+    """A ReplicationController, without its template."""
+
+    resource: ClassVar = Resource("", "v1", "ReplicationController", "replicationcontrollers")
+
+    spec: ReplicationControllerScaleSpec = ReplicationControllerScaleSpec()
+
+
 class StatefulSetScaleSpec(ScaleSpec):
     """The scale of a StatefulSet, its ordinals, and how pods are replaced."""
 

@@ -66,6 +66,7 @@ def _controller_rules(installation: Installation) -> list[Obj]:
             allow(_OURS, ["domainrollouts/status"], ("patch",)),
             allow(_OURS, ["topologydisruptionbudgets"], ("create", "patch")),
             allow("", ["pods/eviction"], ("create",)),
+            allow("", ["replicationcontrollers"], ("list", "watch")),
             allow("apps", ["statefulsets/status"], ("patch",)),
         ]
     return rules

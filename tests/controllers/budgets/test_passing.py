@@ -8,7 +8,14 @@ import pytest
 from tests.controllers.budgets.budget_scene import EXISTS, LABELS, NS, ZONE, BudgetScene, Obj
 from tests.controllers.budgets.budget_scene import budget_scene as scene_of
 
-from zonewise.api import DaemonSet, Namespace, Pod, StatefulSet, convert
+from zonewise.api import (
+    DaemonSet,
+    Namespace,
+    Pod,
+    ReplicationController,
+    StatefulSet,
+    convert,
+)
 from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.objects.events import Event
 
@@ -136,3 +143,35 @@ async def test_daemon_pods_of_the_open_zone_are_evicted() -> None:
         assert [event.regarding.kind for event in events if event.reason == "PassedOver"] == [
             "DaemonSet"
         ]
+
+
+async def test_a_surplus_pod_of_another_zone_is_evicted() -> None:
+    """A ReplicationController has a pod too many, and the one that its controller tries is the last
+    of its zone: one of the fullest zone goes instead.
+    """
+    async with scene_of(0) as scene:
+        body = {
+            "metadata": {"name": "rc", "namespace": NS},
+            "spec": {
+                "replicas": 4,
+                "selector": LABELS,
+                "template": {
+                    "metadata": {"labels": LABELS},
+                    "spec": {"containers": [{"name": "c", "image": "c"}]},
+                },
+            },
+        }
+        item = await scene.client.create(convert(ReplicationController, body))
+        names = {await scene.pod(zone, owner=item): zone for zone in "aabc"}
+        await scene.budget(minAvailable=1, nodeSelectorTerm=EXISTS)
+        await asyncio.sleep(120)
+        assert len(await staying(scene)) == 4
+        first = next(name for name, zone in names.items() if zone == "c")
+        cost = {"metadata": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": "-9"}}}
+        await scene.client.patch(Pod, first, NS, cost)
+        await scene.client.patch(ReplicationController, "rc", NS, {"spec": {"replicas": 3}})
+        await asyncio.sleep(120)
+        assert sorted(names[name] for name in await staying(scene)) == ["a", "b", "c"]
+        events = await scene.client.list(Event, NS)
+        (note,) = [event.note for event in events if event.reason == "PassedOver"]
+        assert f"goes before {first}, which is held: the budget web" in str(note)

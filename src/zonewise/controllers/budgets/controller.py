@@ -46,11 +46,17 @@ from zonewise.disruption.budget_state import SUFFICIENT, BudgetState
 from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.ledger import GRANT_SECONDS, granted_at, is_live
 from zonewise.disruption.namespace_budgets import NamespaceBudgets, is_irrelevant_change
-from zonewise.disruption.owner_views import OWNER_KINDS, StatefulSetScale
+from zonewise.disruption.owner_views import (
+    OWNER_KINDS,
+    ReplicaSetScale,
+    ReplicationControllerScale,
+    StatefulSetScale,
+)
 from zonewise.disruption.owners import owner_of
+from zonewise.disruption.passing.held_daemons import choose_daemons
+from zonewise.disruption.passing.held_surplus import choose_surplus
+from zonewise.disruption.passing.passing_over import choose_ordinals
 from zonewise.disruption.pdb import DISRUPTION_ALLOWED, set_condition
-from zonewise.disruption.rollouts.held_daemons import choose_daemons
-from zonewise.disruption.rollouts.passing_over import choose_ordinals
 from zonewise.runtime.client.scales import AGAIN as ASK_AGAIN
 from zonewise.runtime.client.scales import Scales
 from zonewise.runtime.controller.controller import Controller, run_all
@@ -182,7 +188,19 @@ class BudgetsController:
             daemons = Passing(
                 context, DaemonSet, choose_daemons, budgets_cache=cache, is_enforced=enforced
             )
-            self._passing = [ordinals.controller, daemons.controller]
+            surplus = Passing(
+                context, ReplicaSetScale, choose_surplus, budgets_cache=cache, is_enforced=enforced
+            )
+            replicated = Passing(
+                context,
+                ReplicationControllerScale,
+                choose_surplus,
+                budgets_cache=cache,
+                is_enforced=enforced,
+            )
+            self._passing = [
+                passing.controller for passing in (ordinals, daemons, surplus, replicated)
+            ]
 
     @property
     def controllers(self) -> list[Controller[Any]]:

@@ -1,12 +1,13 @@
-"""Evicts pods of StatefulSets and DaemonSets while others are held by a budget.
+"""Evicts pods of workloads while others are held by a budget.
 
 Kubernetes' StatefulSet controller tries only its highest ordinal
-(``disruption.rollouts.passing_over``), its DaemonSet controller any pods, and mostly held ones
-where many are held (``disruption.rollouts.held_daemons``). There is a ``Passing`` for each of the
-two kinds, and one key is one workload; it is looked at when one of its pods, itself, or a budget of
-its namespace changes. Pods are evicted through the gate like any other client's, each with its uid,
-and only in namespaces that have opted in: in others nothing holds the controller. Workloads of a
-``DomainRollout`` are left to that.
+(``disruption.passing.passing_over``), its DaemonSet controller any pods, and mostly held ones
+where many are held (``disruption.passing.held_daemons``), that of ReplicaSets and
+ReplicationControllers always the same surplus pods (``disruption.passing.held_surplus``). There is
+a ``Passing`` for each of the kinds, and one key is one workload; it is looked at when one of its
+pods, itself, or a budget of its namespace changes. Pods are evicted through the gate like any other
+client's, each with its uid, and only in namespaces that have opted in: in others nothing holds the
+controller. Workloads of a ``DomainRollout`` are left to that.
 
 *No hot loop*: only what all budgets allow is evicted, so a workload of which no pod may go costs no
 request. A refusal nevertheless is tried again after ``REFUSED`` seconds or more. In memory is
@@ -31,8 +32,12 @@ from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.controllers.budgets.recent_evictions import RecentEvictions
 from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
-from zonewise.disruption.owner_views import StatefulSetScale
-from zonewise.disruption.rollouts.passing_over import PassingChoice
+from zonewise.disruption.owner_views import (
+    ReplicaSetScale,
+    ReplicationControllerScale,
+    StatefulSetScale,
+)
+from zonewise.disruption.passing.passing_over import PassingChoice
 from zonewise.runtime.cache.indexes import namespace_of
 from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.queue import Queue
@@ -47,7 +52,7 @@ GATHER = 0.2
 REFUSED = 5.0
 PASSED_OVER = "PassedOver"
 
-W = TypeVar("W", bound=StatefulSetScale | DaemonSet)
+W = TypeVar("W", bound=StatefulSetScale | DaemonSet | ReplicaSetScale | ReplicationControllerScale)
 V_contra = TypeVar("V_contra", contravariant=True)
 
 

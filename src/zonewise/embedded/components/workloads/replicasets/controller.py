@@ -26,6 +26,7 @@ from zonewise.api.objects.apps import Deployment, ReplicaSet
 from zonewise.api.objects.pod import Pod
 from zonewise.api.values import selector, times
 from zonewise.disruption.budgets_cache import BudgetsCache
+from zonewise.disruption.passing.deletion_order import rank_for_deletion
 from zonewise.disruption.steering import REDUCE_TO
 from zonewise.embedded.components.workloads.adoption import (
     BY_CONTROLLER,
@@ -47,7 +48,6 @@ from zonewise.embedded.components.workloads.removal import (
 )
 from zonewise.embedded.components.workloads.replicasets import replicas
 from zonewise.embedded.components.workloads.replicasets.replicas import ReplicaCount
-from zonewise.embedded.components.workloads.replicasets.victims import rank_for_deletion
 from zonewise.embedded.components.workloads.triggers import is_relevant, owner_keys, watch_budgets
 from zonewise.runtime.controller.controller import own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations

@@ -21,7 +21,7 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.values.numbers import scale_int_or_percent
 from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.owners import reference_of
-from zonewise.disruption.rollouts.passing_over import (
+from zonewise.disruption.passing.passing_over import (
     PassingChoice,
     is_leaving,
     seconds_until_available,

@@ -14,7 +14,7 @@ from zonewise.api.values import times
 from zonewise.disruption.ledger import Ledger
 from zonewise.disruption.owner_views import StatefulSetScale
 from zonewise.disruption.owners import owner_of
-from zonewise.disruption.rollouts.passing_over import PassingChoice, choose_ordinals
+from zonewise.disruption.passing.passing_over import PassingChoice, choose_ordinals
 
 ZONES = "abcabc"
 """The zones of ordinals 0 to 5."""

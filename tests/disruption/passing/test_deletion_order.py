@@ -12,7 +12,7 @@ from zonewise.api.codec import convert
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import DELETION_COST
 from zonewise.api.values import times
-from zonewise.embedded.components.workloads.replicasets.victims import (
+from zonewise.disruption.passing.deletion_order import (
     deletion_cost,
     rank_for_deletion,
 )

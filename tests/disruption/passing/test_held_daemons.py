@@ -9,7 +9,7 @@ from tests.disruption.clusters import EXISTS, NOW, NS, namespace_budgets, node, 
 
 from zonewise.api import DaemonSet, Pod, convert
 from zonewise.disruption.owners import owner_of
-from zonewise.disruption.rollouts.held_daemons import choose_daemons
+from zonewise.disruption.passing.held_daemons import choose_daemons
 
 ZONES = "abcabc"
 """The zones of the pods 0 to 5."""
