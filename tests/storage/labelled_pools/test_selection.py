@@ -122,6 +122,14 @@ def test_labels_are_the_metadata_with_the_prefix() -> None:
     assert labels_in_metadata(metadata) == {"zone": "a"}
 
 
+def test_labels_may_have_the_long_prefix() -> None:
+    """A label may be ``zonewise.io/zone`` in the metadata; of both the short one counts."""
+    assert labels_in_metadata({"zonewise.io/zone": "a"}) == {"zone": "a"}
+    for order in (1, -1):
+        both = [("zonewise.io/zone", "a"), ("zonewise.zone", "b")][::order]
+        assert labels_in_metadata(dict(both)) == {"zone": "b"}
+
+
 def test_a_takeover_looks_at_labelled_pools_as_at_listed_ones() -> None:
     """The pools of a class by their labels, and its data pool in each of their domains."""
     given = {"poolLabels": "tier=fast", "dataPool": "d"}

@@ -6,7 +6,8 @@ configuration declares. A class that says ``poolLabels: all`` uses every pool wh
 domain of the driver; ``poolLabels: tier=fast`` those that have this label besides. So a pool for a
 new zone is used as soon as it is labelled.
 
-Ceph allows letters, digits, ``-``, ``_`` and ``.`` in a key, therefore there is no slash.
+The program ``ceph`` allows letters, digits, ``-``, ``_`` and ``.`` in a key, so there is no slash.
+Monitors take one, and who writes to them otherwise may use ``zonewise.io/`` as everywhere else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from zonewise.storage.strict_json import ShapeError
 
 LABEL_PREFIX = "zonewise."
 """What the keys of labels begin with in Ceph: ``zonewise.zone``."""
+LONG_PREFIX = "zonewise.io/"
+"""The same where keys may have a slash; of both the short one counts."""
 EVERY_POOL = "all"
 POOL_LABELS = "poolLabels"
 
@@ -58,11 +61,14 @@ def parse_pool_selector(text: str, path: str, file_system: str = "") -> PoolSele
 
 def labels_in_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """The labels in the metadata that Ceph keeps of a pool's application."""
-    return {
-        key.removeprefix(LABEL_PREFIX): value
-        for key, value in sorted(metadata.items())
-        if key.startswith(LABEL_PREFIX)
-    }
+    labels: dict[str, str] = {}
+    for key in sorted(metadata):
+        name = key.removeprefix(LONG_PREFIX)
+        if name != key:
+            labels.setdefault(name, metadata[key])
+        elif key.startswith(LABEL_PREFIX):
+            labels[key.removeprefix(LABEL_PREFIX)] = metadata[key]
+    return labels
 
 
 def select_pools(
