@@ -151,9 +151,9 @@ async def _scale_down(stage: Stage, cell: Cell) -> None:
             (f"{zone} had no pod" for zone in ZONES if not ready[zone]), None
         )
     if cell.deed == "shrink":
-        staying = {zone: name for name, zone in sorted(stage.zones.items())}
+        staying = _nodes_that_stay(stage).values()
         for name in stage.zones:
-            if name not in staying.values():
+            if name not in staying:
                 await _mark_node(stage, name, None)
     else:
         await stage.change(size_of(stage.kind, FEWER))
@@ -166,7 +166,8 @@ async def _scale_down(stage: Stage, cell: Cell) -> None:
 async def _prefer_zone_c(stage: Stage) -> str | None:
     """Let a scale-down leave no Ready pod in zone c, if nothing keeps it from that, where the kind
     leaves a way: of ReplicaSets and ReplicationControllers the youngest pods go; of a StatefulSet
-    the highest ordinals, although the one that stays is not Ready. Returns the name of that one.
+    the highest ordinals, of a DaemonSet those of some nodes, although the one that stays is not
+    Ready. Returns the name of that one.
     """
     pods_of_c = sorted(
         (pod for pod in stage.pods() if stage.zone(pod) == "c"), key=lambda pod: pod.metadata.name
@@ -176,12 +177,21 @@ async def _prefer_zone_c(stage: Stage) -> str | None:
             await stage.client.delete(Pod, pod.metadata.name, stage.namespace)
             await _until_left(stage, pod)
         await stage.until_ready(REPLICAS, EVEN)
-    if stage.kind != "StatefulSet Parallel":
+    if stage.kind == "DaemonSet":
+        node = _nodes_that_stay(stage)["c"]
+        (name,) = (pod.metadata.name for pod in pods_of_c if pod.spec.node_name == node)
+    elif stage.kind == "StatefulSet Parallel":
+        name = pods_of_c[0].metadata.name
+    else:
         return None
-    name = pods_of_c[0].metadata.name
     await _mark_unready(stage, name, "true")
     await stage.until(lambda: sum(stage.ready().values()) == REPLICAS - 1, "not ready")
     return name
+
+
+def _nodes_that_stay(stage: Stage) -> dict[str, str]:
+    """The nodes on which a DaemonSet keeps its pods, by zone."""
+    return {zone: name for name, zone in sorted(stage.zones.items())}
 
 
 async def _mark_unready(stage: Stage, name: str, value: str | None) -> None:

@@ -213,6 +213,30 @@ async def test_with_delete_a_daemon_set_cannot_be_counted() -> None:
         assert not item.status.fingerprint
 
 
+async def test_a_daemon_set_is_updated_beside_a_pod_that_a_budget_holds() -> None:
+    """A pod of a node that is no longer selected may be held for its zone, and goes when another
+    one there is Ready; the update that makes it Ready does not wait for it.
+    """
+    nodes = list(NodeLayout().nodes())
+    for node in nodes:
+        node["metadata"]["labels"]["wanted"] = "yes"
+    daemon_set = workload("DaemonSet", 0)
+    daemon_set["spec"]["template"]["spec"]["nodeSelector"] = {"wanted": "yes"}
+    async with whole([*nodes, daemon_set, topology_budget(minAvailable=1)]) as cluster:
+        await settled(cluster)
+        by_node = {pod.spec.node_name: pod.metadata.name for pod in pods(cluster)}
+        broken = {"metadata": {"annotations": {"zonewise.io/unready": "true"}}}
+        await cluster.client.patch(Pod, by_node["c-1"], "default", broken)
+        await asyncio.sleep(5)
+        for name in ("c-2", "c-3"):
+            await cluster.client.patch(Node, name, None, {"metadata": {"labels": {"wanted": None}}})
+        await asyncio.sleep(300)
+        left = {pod.spec.node_name for pod in pods(cluster)} - {"c-1"}
+        assert len(left & {"c-2", "c-3"}) == 1
+        await update(cluster, "DaemonSet")
+        await until(lambda: image_counts(cluster) == {"c:2": 7}, within=300)
+
+
 LIMITS: list[Obj] = [
     {"maxUnavailable": 0},
     {"maxUnavailable": "20%"},

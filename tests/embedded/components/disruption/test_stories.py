@@ -29,7 +29,6 @@ SAFE = {
         "4",
         "StatefulSet OrderedReady",
     ): "its ordinals say which stay, and it waits until all are Ready",
-    ("4", "DaemonSet"): "its nodes say which pods stay",
 }
 """Where the workload itself keeps the promise, without a budget."""
 BREAKABLE = [row for row in ROWS if row[2].limited and row[:2] not in SAFE]

@@ -178,7 +178,10 @@ class _DaemonSetSync(SetSync[DaemonSet]):
         self.delays += [backoffs[node] for node in decision.backing_off]
         await self._create(decision.creations[:BURST], placement, rule)
         await self._delete(decision, generation)
-        await self.remove_pods(decision.outdated, decision.allowed)
+        misplaced = decision.misplaced[:BURST]
+        removed = await self.remove_pods(misplaced, len(misplaced)) if misplaced else ()
+        if not misplaced or (decision.allowed and not removed):
+            await self.remove_pods(decision.outdated, decision.allowed)
         await self._write_status(plan.count(rule, daemon_nodes, now=self.now), collisions)
         old = [revision for revision in history if revision.key != current.key]
         await self._delete_old_revisions(old, pods)
@@ -239,7 +242,7 @@ class _DaemonSetSync(SetSync[DaemonSet]):
                 raise error
 
     async def _delete(self, decision: DaemonSetPlan, generation: int) -> None:
-        """Delete pods that should not run, regardless of budgets."""
+        """Delete pods that have ended or are one too many on their node, regardless of budgets."""
         removals = decision.removals[:BURST]
         for removal in removals:
             location = f"{'/'.join(removal.pod.key)} on node {removal.node}"

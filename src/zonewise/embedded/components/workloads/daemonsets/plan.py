@@ -2,7 +2,8 @@
 
 First every node gets what it should have: a pod where one should run and is missing; none where
 none may be; one where there are two; none that has finished. Only when none of that is left to do
-may pods be replaced for an update, so that a rollout never competes with repairs.
+may pods be replaced for an update, so that a rollout never competes with repairs. A pod where none
+may be is *misplaced*: a budget may hold it, and an update does not wait for it.
 
 *Without surge* an outdated pod is deleted and the new one is created when that is done. Pods that
 are unavailable anyway are deleted at once; of the available ones so many that no more than
@@ -33,7 +34,7 @@ from zonewise.embedded.components.workloads.revisions import REVISION_LABEL
 
 GENERATION_LABEL = "pod-template-generation"
 
-Cause = Literal["failed", "succeeded", "misplaced", "surplus"]
+Cause = Literal["failed", "succeeded", "surplus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,8 @@ class DaemonSetPlan:
     creations: list[str] = field(default_factory=list)
     """Nodes that get a pod."""
     removals: list[DaemonPodRemoval] = field(default_factory=list)
+    misplaced: list[Pod] = field(default_factory=list)
+    """Pods to remove because none may be where they are."""
     outdated: list[Pod] = field(default_factory=list)
     """Pods to remove for an update: the first ``allowed`` of them, or others instead."""
     allowed: int = 0
@@ -114,7 +117,7 @@ def decide(
         _plan_node(rule, node, decision, now=now, backing_off=backing_off)
     for pod in stranded:
         if not pod.spec.node_name and not _is_terminating(pod):
-            decision.removals.append(DaemonPodRemoval(pod, "", "misplaced"))
+            decision.misplaced.append(pod)
     busy = decision.creations or decision.removals or decision.outdated
     if not busy and not rule.on_delete:
         _plan_update(rule, nodes_by_name, decision, now=now)
@@ -160,7 +163,7 @@ def _plan_node(
         return
     living = [pod for pod in node.pods if not _is_terminating(pod)]
     if not node.fit.may_stay:
-        decision.removals += [DaemonPodRemoval(pod, node.name, "misplaced") for pod in living]
+        decision.misplaced += living
         return
     running: list[Pod] = []
     for pod in living:
