@@ -218,7 +218,8 @@ def _limit_enforcement(users: tuple[str, ...]) -> list[FieldLimit]:
     gates = "spec.?schedulingGates.orValue([])"
     others = f"{gates}.filter(gate, gate.name != {quote(GATE)})"
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    affinity, old_affinity = (f"{item}.spec.?affinity" for item in ("object", "oldObject"))
+    # As dyn, because a checked type has no value for what is absent.
+    affinity, old_affinity = (f"dyn({item}.spec).?affinity" for item in ("object", "oldObject"))
     after, before = (
         f"{item}.?nodeAffinity.?{required}.?nodeSelectorTerms.orValue([])"
         for item in (affinity, old_affinity)
